@@ -1,0 +1,1 @@
+"""Rewrites of a model before it is scheduled, one file each."""

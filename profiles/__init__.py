@@ -1,0 +1,1 @@
+"""Costs of ops as the runtime itself reports them, one file per execution provider."""
