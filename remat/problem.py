@@ -21,8 +21,11 @@ Memory law (`remat.simulate` is the reference implementation)
          this step's single read of x, hands its buffer over;
       4. else a fresh buffer of `value_bytes` is taken.
     An outstanding use of a buffer is a read, later in the sequence or at this step, of any
-    instance that lives in it, or its being kept. A buffer is released after the step at which
-    no use of it is outstanding (after its own step if nothing reads it).
+    instance that lives in it, or its being kept, or an instance written to it earlier at this
+    very step. The memory behind `CONSTANT` is never handed over.
+    A buffer is released after the step at which no use of it is outstanding (after its own step
+    if nothing reads it: the models that remat writes put a reader, an Identity that costs
+    nothing, behind such an output, without which the runtime would hold it to the end).
     A buffer's size is that of the value that opened it.
     The memory of a step = all buffers held during it, its new ones included
     + `workspace_bytes` of its op.

@@ -1,0 +1,99 @@
+"""ONNX Runtime's own graph optimizer, run offline as the first pass.
+
+The optimized graph is what a plain session would run, so scheduling it loses no speed; the
+result is then run with optimizations off and stays as scheduled. At the full level the layout
+pass writes blocked convolutions (domain com.microsoft.nchwc) that suit only CPUs of one family;
+at the extended level the file runs anywhere.
+"""
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from remat.child import Payload
+from remat.errors import BadModel
+from remat.onnx_io import tidy, write
+
+NCHWC_DOMAIN = "com.microsoft.nchwc"
+# Past this size initializers go to a file of their own: a protobuf holds less than 2 GiB.
+INLINE_WEIGHTS_LIMIT_BYTES = 1 << 30
+WEIGHTS_SUFFIX = ".weights"
+
+
+def optimize_offline(payload: Payload) -> Payload:
+    """Run in a fresh process: write payload["target"], the optimized payload["model"].
+
+    `portable` stops at the extended level; `external` puts large initializers into
+    TARGET.weights. Raises BadModel R505 where the runtime refuses the model.
+    """
+    import onnxruntime as ort
+
+    target = Path(payload["target"])
+    levels = ort.GraphOptimizationLevel
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    portable = payload["portable"]
+    options.graph_optimization_level = (
+        levels.ORT_ENABLE_EXTENDED if portable else levels.ORT_ENABLE_ALL
+    )
+    options.optimized_model_filepath = str(target)
+    if payload["external"]:
+        key = "session.optimized_model_external_initializers_file_name"
+        options.add_session_config_entry(key, target.name + WEIGHTS_SUFFIX)
+    try:
+        ort.InferenceSession(payload["model"], options, providers=["CPUExecutionProvider"])
+    except runtime_errors() as error:
+        raise BadModel(
+            "R505",
+            f"ONNX Runtime does not accept the model: {first_line(error)}",
+            place=str(payload["place"]),
+        ) from None
+    model = onnx.load_model(str(target), load_external_data=False)
+    tidy(model)
+    write(model, target)
+    return {}
+
+
+def runtime_errors() -> tuple[type[BaseException], ...]:
+    """What a session raises; the module of these types has no public name."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    named = [getattr(state, name) for name in dir(state)]
+    kinds = [kind for kind in named if isinstance(kind, type) and issubclass(kind, Exception)]
+    return (*kinds, RuntimeError, ValueError)
+
+
+def first_line(error: BaseException) -> str:
+    """The message without the runtime's code location."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def is_cpu_specific(model: onnx.ModelProto) -> bool:
+    """Whether the layout pass wrote ops for one CPU family."""
+    return any(node.domain == NCHWC_DOMAIN for node in model.graph.node)
+
+
+def cpu_family() -> str:
+    """What the layout pass depends on: the architecture and its widest vectors."""
+    machine = platform.machine()
+    flags = _cpu_fields().get("flags", "").split()
+    widest = next((flag for flag in ("avx512f", "avx2", "avx") if flag in flags), "baseline")
+    return f"{machine}-{widest}"
+
+
+def cpu_model() -> str:
+    """The CPU's name, with its core count left out."""
+    return _cpu_fields().get("model name", "") or platform.processor() or platform.machine()
+
+
+def _cpu_fields() -> dict[str, Any]:
+    """The first processor's fields from the kernel, where it tells them."""
+    path = Path("/proc/cpuinfo")
+    if not path.exists():
+        return {}
+    first = path.read_text().split("\n\n")[0]
+    pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}

@@ -1,0 +1,83 @@
+"""What a memory limit covers, and what of it is left for a schedule.
+
+limit of the schedule = budget - weights - the session's own bookkeeping - a margin.
+
+The bookkeeping is measured: what a strict session of the unscheduled graph holds beyond its
+weights, per node, so that a schedule with more nodes is charged for them. The margin covers the
+grain of the system's own accounting.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remat.problem import Problem
+from remat.results import Breakdown, Measurement
+from remat.schedule import Trace
+
+# Resident pages are counted in batches per thread, so a high-water mark wavers by this much.
+LEAST_MARGIN_BYTES = 128 << 10
+MARGIN_SHARE = 512
+# A share of the nodes is set aside for clones before it is known how many there will be.
+EXPECTED_CLONES_SHARE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The constant parts of a model's memory: `overhead_bytes` for `nodes` nodes, of which
+    `fixed_bytes` do not grow with them."""
+
+    weights_bytes: int
+    inputs_bytes: int
+    overhead_bytes: int
+    fixed_bytes: int
+    nodes: int
+
+    def overhead_for(self, nodes: int) -> int:
+        """The overhead of a schedule with that many nodes, rounded up."""
+        growing = max(0, self.overhead_bytes - self.fixed_bytes)
+        return self.overhead_bytes + -(-growing * max(0, nodes - self.nodes) // max(1, self.nodes))
+
+    def limit(self, budget_bytes: int, nodes: int) -> int:
+        """What tensors and workspace may take; may be negative."""
+        margin = max(LEAST_MARGIN_BYTES, budget_bytes // MARGIN_SHARE)
+        return budget_bytes - self.weights_bytes - self.overhead_for(nodes) - margin
+
+    def expected_nodes(self) -> int:
+        """A guess of the nodes of a schedule that recomputes."""
+        return self.nodes + self.nodes // EXPECTED_CLONES_SHARE
+
+    def budget_for(self, limit_bytes: int) -> int:
+        """The least budget whose `limit` for the expected nodes is at least `limit_bytes`."""
+        rest = limit_bytes + self.weights_bytes + self.overhead_for(self.expected_nodes())
+        by_share = -(-rest * MARGIN_SHARE // (MARGIN_SHARE - 1)) + 1
+        return max(rest + LEAST_MARGIN_BYTES, by_share)
+
+
+def account(
+    weights_bytes: int, inputs_bytes: int, base: Measurement, trace: Trace, nodes: int
+) -> Account:
+    """From the strict run of the unscheduled graph: `trace` is what its tensors should take."""
+    held = max(0, base.held_bytes - weights_bytes)
+    unexplained = max(0, base.run_bytes - trace.peak_bytes)
+    return Account(
+        weights_bytes=weights_bytes,
+        inputs_bytes=inputs_bytes,
+        overhead_bytes=held + unexplained,
+        fixed_bytes=unexplained,
+        nodes=nodes,
+    )
+
+
+def breakdown(
+    accounted: Account, problem: Problem, steps: Sequence[int], trace: Trace, nodes: int
+) -> Breakdown:
+    """The parts of a schedule's peak."""
+    at = trace.live_bytes.index(trace.peak_bytes) if trace.live_bytes else 0
+    workspace = problem.workspace_bytes[steps[at]] if steps else 0
+    return Breakdown(
+        weights_bytes=accounted.weights_bytes,
+        tensors_bytes=trace.peak_bytes - workspace,
+        workspace_bytes=workspace,
+        overhead_bytes=accounted.overhead_for(nodes),
+        inputs_bytes=accounted.inputs_bytes,
+    )

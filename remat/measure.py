@@ -1,0 +1,147 @@
+"""What one model takes, measured in a process of its own.
+
+Run by `remat.child` with a fixed mmap threshold. `held_bytes` is the anonymous memory that the
+loaded and warmed session keeps, plus the pages of its weights file that are mapped; `run_bytes`
+is the high-water mark of a run above that. Code pages of the runtime, which every process
+shares, and the caller's inputs, which exist before, are in neither. Linux only: the high-water
+mark is reset through /proc/self/clear_refs.
+"""
+
+import ctypes
+import gc
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+from remat import feeds
+from remat.child import Payload
+from remat.errors import BadModel
+from remat.passes.offline import first_line, runtime_errors
+from remat.profiles.observe import ENOUGH_SECONDS, LEAST_REPEATS
+from remat.profiles.session import Mode, open_session, session_options
+from remat.results import Measurement
+
+# A run under RLIMIT_DATA needs this much more than what it holds: pages, heaps of threads.
+ENFORCE_SLACK_BYTES = 1 << 20
+
+
+def measurement(result: Payload) -> Measurement:
+    """The noun for what `measure` returned."""
+    return Measurement(
+        model=result["model"],
+        mode=result["mode"],
+        held_bytes=result["held_bytes"],
+        run_bytes=result["run_bytes"],
+        load_peak_bytes=result["load_peak_bytes"],
+        run_ns=tuple(result["run_ns"]),
+    )
+
+
+def measure(payload: Payload) -> Payload:
+    """Run payload["model"] in payload["mode"] on payload["feeds"], payload["repeats"] times.
+
+    `outputs` (a path or "") receives the first run's outputs. `enforce_bytes`, where not 0, is
+    set as a real limit on a further run; `survived` says whether that run came through.
+    Raises BadModel R508 where the model does not load or run.
+    """
+    arrays = feeds.load(Path(payload["feeds"]))
+    libc = ctypes.CDLL(None)
+    try:
+        return _measure(payload, arrays, libc)
+    except runtime_errors() as error:
+        fact = f"the model does not load or run: {first_line(error)}"
+        raise BadModel("R508", fact, place=str(payload["model"])) from None
+
+
+def _measure(payload: Payload, arrays: dict[str, feeds.Array], libc: Any) -> Payload:
+    options = session_options(Mode(payload["mode"]), payload["threads"])
+    libc.malloc_trim(0)
+    before, anonymous = _status("VmRSS"), _status("RssAnon")
+    _reset_high_water()
+    session = open_session(payload["model"], options)
+    load_peak = _status("VmHWM") - before
+    _warm(session, arrays, payload["outputs"])
+    libc.malloc_trim(0)
+    held = _status("RssAnon") - anonymous + _mapped_weights(Path(payload["model"]))
+    peaks, runs = _runs(session, arrays, payload["repeats"])
+    result = {
+        "model": payload["model"],
+        "mode": payload["mode"],
+        "held_bytes": held,
+        "run_bytes": max(peaks, default=0),
+        "load_peak_bytes": load_peak,
+        "run_ns": runs,
+    }
+    if payload.get("enforce_bytes"):
+        result["survived"] = _survives(session, arrays, payload["enforce_bytes"] - held)
+    return result
+
+
+def _warm(session: Any, arrays: dict[str, feeds.Array], outputs: str) -> None:
+    """One run that fills what kernels keep; its outputs are stored and dropped."""
+    names = [output.name for output in session.get_outputs()]
+    values = session.run(None, arrays)
+    if outputs:
+        feeds.save(dict(zip(names, values, strict=True)), Path(outputs))
+    del values
+    gc.collect()
+
+
+def _runs(
+    session: Any, arrays: dict[str, feeds.Array], repeats: int
+) -> tuple[list[int], list[int]]:
+    """Peak bytes above the idle session, and nanoseconds, of each run."""
+    peaks: list[int] = []
+    runs: list[int] = []
+    begin = time.perf_counter()
+    while len(runs) < repeats:
+        _reset_high_water()
+        idle = _status("VmRSS")
+        start = time.perf_counter_ns()
+        values = session.run(None, arrays)
+        runs.append(time.perf_counter_ns() - start)
+        peaks.append(_status("VmHWM") - idle)
+        del values
+        if len(runs) >= LEAST_REPEATS and time.perf_counter() - begin > ENOUGH_SECONDS:
+            break
+    return peaks, runs
+
+
+def _survives(session: Any, arrays: dict[str, feeds.Array], allowed_bytes: int) -> bool:
+    """Whether a run comes through with `allowed_bytes` of data on top of the idle session."""
+    limit = _status("VmData") + max(0, allowed_bytes) + ENFORCE_SLACK_BYTES
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    died = (*runtime_errors(), MemoryError)
+    try:
+        session.run(None, arrays)
+    except died:
+        return False
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    return True
+
+
+def _status(key: str) -> int:
+    """A field of /proc/self/status, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    raise BadModel("R509", f"this system does not report {key}; measuring needs Linux")
+
+
+def _reset_high_water() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _mapped_weights(model: Path) -> int:
+    """Resident pages of files in the model's folder: weights that the runtime mapped."""
+    folder, total, counting = str(model.resolve().parent), 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if "-" in fields[0] and not fields[0].endswith(":"):
+            counting = len(fields) == 6 and fields[5].startswith(folder + "/")
+        elif counting and fields[0] == "Rss:":
+            total += int(fields[1]) * 1024
+    return total

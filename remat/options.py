@@ -1,0 +1,56 @@
+"""What a caller asks of the pipeline; the command line fills these in."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+def _silent(_stage: str, _done: int, _total: int) -> None:
+    """Progress of nobody's interest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How a model is read and run.
+
+    `dims` binds dynamic dimensions by name; `inputs` is an .npz with the graph inputs to run
+    on (random ones are made otherwise); `threads` are intra-op threads, 0 for one per core.
+    `portable` keeps the optimized graph free of what only this CPU family can run.
+    `progress(stage, done, total)` is called now and then.
+    """
+
+    dims: Mapping[str, int] = field(default_factory=dict)
+    inputs: Path | None = None
+    threads: int = 0
+    repeats: int = 5
+    portable: bool = False
+    seed: int = 0
+    progress: Callable[[str, int, int], None] = _silent
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeOptions:
+    """`mem` as typed ("4GB", "60%"); `time_limit_s` None for no limit but the solver's own."""
+
+    mem: str
+    model: ModelOptions = field(default_factory=ModelOptions)
+    output: Path | None = None
+    schedule: Path | None = None
+    costs: Path | None = None
+    time_limit_s: float | None = None
+    pin: bool = False
+    verify: bool = True
+    check: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """`mem` empty: no budget is judged. Tolerances 0 ask for bitwise equality."""
+
+    mem: str = ""
+    model: ModelOptions = field(default_factory=ModelOptions)
+    rtol: float = 0.0
+    atol: float = 0.0
+    repeats: int = 3
+    enforce: bool = False

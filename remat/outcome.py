@@ -1,0 +1,176 @@
+"""What an optimization leaves behind: the model, its schedule file, the report."""
+
+import os
+import shutil
+from pathlib import Path
+
+from onnx import ModelProto, TensorProto
+
+import remat
+from remat import costs as cost_tables
+from remat import onnx_io
+from remat.lower import PREFIX
+from remat.options import OptimizeOptions
+from remat.passes.offline import WEIGHTS_SUFFIX, cpu_family
+from remat.plan import Plan, Planned
+from remat.results import Optimization
+from remat.schedule_file import (
+    CostsRecord,
+    ModelRecord,
+    PredictionRecord,
+    ScheduleFile,
+    SessionRecord,
+    SolverRecord,
+    StepRecord,
+    to_text,
+)
+from remat.schedule_file import Mode as FileMode
+from remat.session_text import session_options
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file, whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_model(source: Path, target: Path) -> None:
+    """Move a model of the work folder to where it was wanted, by renames.
+
+    Its external data, one file, goes along as TARGET.weights.
+    """
+    proto = onnx_io.read(source)
+    locations = onnx_io.external_files(proto)
+    if locations:
+        name = target.name + WEIGHTS_SUFFIX
+        for location in locations:
+            data = target.with_name(name)
+            partial = data.with_name(f".{data.name}.part")
+            shutil.move(source.with_name(location), partial)
+            partial.replace(data)
+        _relocate(proto, name)
+        onnx_io.write(proto, source)
+    partial = target.with_name(f".{target.name}.part")
+    shutil.move(source, partial)
+    partial.replace(target)
+
+
+def _relocate(proto: ModelProto, name: str) -> None:
+    """All external data of an optimized model is in one file: give its name."""
+    for tensor in proto.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = name
+
+
+def schedule_file(
+    plan: Plan, planned: Planned, options: OptimizeOptions, budget_bytes: int, output: Path
+) -> str:
+    """The text of the schedule file of the model written to `output`."""
+    predicted, solution, here = planned.predicted, planned.solution, plan.costs.environment
+    mode = FileMode.PINNED if options.pin else FileMode.STRICT
+    steps = []
+    for node in planned.model.graph.node:
+        note = {entry.key.removeprefix(PREFIX): entry.value for entry in node.metadata_props}
+        if "step" in note:
+            live = int(note["live_bytes"])
+            origin = note.get("recompute_of", "")
+            steps.append(StepRecord(node.name, note["device"], origin, live))
+    return to_text(
+        ScheduleFile(
+            remat_version=remat.__version__,
+            model=ModelRecord(plan.prepared.source.name, plan.prepared.sha256),
+            optimized_graph_sha256=onnx_io.sha256(output),
+            costs=CostsRecord(
+                sha256=cost_tables.sha256(plan.costs),
+                provider=here.provider,
+                threads=here.threads,
+                cpu=here.cpu,
+                ort_version=here.runtime,
+            ),
+            cpu_family=cpu_family() if plan.prepared.cpu_specific else "",
+            budget_bytes=budget_bytes,
+            budget_text=options.mem,
+            as_is_bytes=plan.as_is.total_bytes,
+            mode=mode,
+            session_options=_session_record(mode, plan.threads),
+            solver=SolverRecord(
+                found_by=solution.found_by,
+                status=solution.status,
+                seed=options.model.seed,
+                lower_bound_ns=solution.lower_bound_ns,
+                bound_kind=solution.bound_kind,
+            ),
+            predicted=PredictionRecord(
+                peak_bytes=predicted.total_bytes,
+                weights_bytes=predicted.weights_bytes,
+                tensors_bytes=predicted.tensors_bytes,
+                workspace_bytes=predicted.workspace_bytes,
+                overhead_bytes=predicted.overhead_bytes,
+                time_ns=solution.time_ns,
+                base_time_ns=sum(plan.problem.time_ns),
+            ),
+            steps=tuple(steps),
+        )
+    )
+
+
+def _session_record(mode: FileMode, threads: int) -> SessionRecord:
+    strict = mode is FileMode.STRICT
+    return SessionRecord(
+        graph_optimization_level="ORT_DISABLE_ALL" if strict else "ORT_ENABLE_ALL",
+        execution_order="PRIORITY_BASED" if strict else "DEFAULT",
+        enable_cpu_mem_arena=False,
+        enable_mem_pattern=False,
+        enable_mem_reuse=not strict,
+        intra_op_threads=threads,
+    )
+
+
+def optimization(
+    plan: Plan,
+    planned: Planned,
+    options: OptimizeOptions,
+    budget_bytes: int,
+    files: tuple[Path, Path],
+) -> Optimization:
+    """The report; `seconds` is left for the caller, who knows when it began."""
+    solution = planned.solution
+    mode = "pinned" if options.pin else "strict"
+    return Optimization(
+        model=str(plan.prepared.source),
+        output=str(files[0]),
+        schedule_file=str(files[1]),
+        budget_text=options.mem,
+        budget_bytes=budget_bytes,
+        as_is_bytes=plan.as_is.total_bytes,
+        predicted=planned.predicted,
+        predicted_ns=solution.time_ns,
+        base_ns=sum(plan.problem.time_ns),
+        status=solution.status,
+        lower_bound_ns=solution.lower_bound_ns,
+        bound_kind=solution.bound_kind,
+        found_by=solution.found_by,
+        ops=len(plan.graph.ops),
+        recomputed_ops=len(solution.steps) - len(plan.graph.ops),
+        interrupted=solution.interrupted,
+        seconds=0.0,
+        session_options=session_options(mode, plan.threads),
+        warnings=_warnings(plan),
+        verdict=planned.verdict,
+    )
+
+
+def _warnings(plan: Plan) -> tuple[str, ...]:
+    found = []
+    if plan.prepared.left_dynamic:
+        found.append(
+            "the runtime refuses this model with fixed sizes, so the output keeps its dynamic "
+            "dimensions: the budget holds for the sizes given, not for larger ones"
+        )
+    return tuple(found)

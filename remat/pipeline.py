@@ -1,0 +1,251 @@
+"""The pipe: load, optimize offline, profile, schedule, lower, verify. One verb, one function."""
+
+import collections
+import dataclasses
+import tempfile
+import time
+from pathlib import Path
+
+from remat import costs as cost_tables
+from remat import feeds, onnx_io
+from remat.errors import UsageError
+from remat.lower import notes
+from remat.options import ModelOptions, OptimizeOptions, VerifyOptions
+from remat.outcome import optimization, schedule_file, write_model, write_text
+from remat.plan import Plan, least_total, make_plan, plan_within
+from remat.prepare import Prepared, check_output, prepare, work_folder
+from remat.profiles import cpu
+from remat.profiles.session import Mode, thread_count
+from remat.results import Holder, Inspection, Measurement, OpProfile, Optimization, Profile, Verdict
+from remat.runtime import check_family, recorded_mode, recorded_threads
+from remat.scheduler.auto import least_budget
+from remat.simulate import holders
+from remat.units import parse_size
+from remat.verify import Promise, Tolerance, Trial, compare, judge, run_trial, unrepeatable
+
+
+def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
+    """What a model takes as it is, and the least that any schedule of it could."""
+    with work_folder(_beside(model)) as folder:
+        plan = _plan(model, options, None, folder)
+        problem, trace = plan.problem, plan.base_trace
+        least, proven, _ = least_budget(problem, seed=options.seed)
+        at = trace.live_bytes.index(trace.peak_bytes)
+        order = range(len(problem.op_names))
+        writer = problem.writer
+        held = holders(problem, order, at)[:top]
+        kinds = collections.Counter(op.kind for op in plan.graph.ops)
+        as_is = plan.as_is
+        constant = as_is.total_bytes - trace.peak_bytes
+        return Inspection(
+            model=str(model),
+            ops=len(plan.graph.ops),
+            kinds=tuple(sorted(kinds.items(), key=lambda pair: (-pair[1], pair[0]))),
+            dynamic_dims=plan.prepared.dynamic_dims,
+            bound_dims=plan.prepared.dims,
+            activations_bytes=sum(tensor.nbytes for tensor in plan.graph.tensors.values()),
+            as_is=as_is,
+            peak_op=problem.op_names[at],
+            least_found_bytes=min(as_is.total_bytes, least_total(plan, least)),
+            least_proven_bytes=constant + proven[0],
+            needed_by=problem.op_names[proven[1]] if proven[1] >= 0 else "",
+            holders=tuple(
+                Holder(problem.value_names[value], problem.op_names[writer[value]], size)
+                for value, size in held
+            ),
+        )
+
+
+def profile(model: Path, options: ModelOptions, *, output: Path | None, force: bool) -> Profile:
+    """The cost of every op; with `output`, written there as a cost table."""
+    if output is not None:
+        check_output(output, model, force=force)
+    with work_folder(_beside(model)) as folder:
+        prepared = prepare(model, options, folder)
+        options.progress("profile", 0, 1)
+        costing = cpu.measure(prepared.request(options), fresh=False)
+        options.progress("profile", 1, 1)
+        measured = costing.measured_ns or _fastest_run(prepared, options)
+        if output is not None:
+            write_text(output, cost_tables.dumps(costing.costs))
+        here = costing.costs.environment
+        return Profile(
+            model=str(model),
+            provider=here.provider,
+            runtime=here.runtime,
+            threads=here.threads,
+            cpu=here.cpu,
+            cached_ops=costing.cached_ops,
+            measured_ns=measured,
+            ops=_op_profiles(costing),
+        )
+
+
+def _op_profiles(costing: cpu.Costing) -> tuple[OpProfile, ...]:
+    rows = []
+    for op in costing.graph.ops:
+        cost = costing.costs.ops[op.signature]
+        shared = sorted({slot for slots in cost.in_place for slot in slots})
+        rows.append(
+            OpProfile(
+                name=op.name,
+                kind=op.kind,
+                time_ns=cost.time_ns,
+                spread_ns=cost.spread_ns,
+                output_bytes=sum(costing.graph.tensors[name].nbytes for name in op.outputs if name),
+                workspace_bytes=cost.workspace_bytes,
+                alias=tuple(slot for slot in cost.alias if slot >= 0),
+                in_place=tuple(shared),
+            )
+        )
+    return tuple(rows)
+
+
+def _fastest_run(prepared: Prepared, options: ModelOptions) -> int:
+    trial = Trial(
+        prepared.optimized,
+        Mode.STRICT,
+        prepared.feeds,
+        thread_count(options.threads),
+        options.repeats,
+    )
+    return min(run_trial(trial)[0].run_ns)
+
+
+def optimize(model: Path, options: OptimizeOptions) -> Optimization:
+    """Write a model and its schedule that keep the budget, or raise and write nothing.
+
+    Raises UsageError, BadModel, Infeasible (R3xx), NoAnswer (R4xx), CheckFailed (R1xx).
+    """
+    begin = time.monotonic()
+    size = parse_size(options.mem)
+    output = options.output or model.with_name(f"{model.stem}.remat.onnx")
+    schedule = options.schedule or output.with_suffix(".json")
+    if not options.check:
+        check_output(output, model, force=options.force)
+        check_output(schedule, model, force=options.force)
+    table = cost_tables.load(options.costs) if options.costs else None
+    with work_folder(output.parent if not options.check else _beside(model)) as folder:
+        plan = _plan(model, _portable_if_foreign(options.model, table), table, folder)
+        budget_bytes = size.resolve(plan.as_is.total_bytes)
+        planned = plan_within(plan, budget_bytes, options)
+        result = optimization(plan, planned, options, budget_bytes, (output, schedule))
+        if not options.check:
+            write_model(planned.file, output)
+            write_text(schedule, schedule_file(plan, planned, options, budget_bytes, output))
+    return dataclasses.replace(result, seconds=round(time.monotonic() - begin, 3))
+
+
+def _portable_if_foreign(
+    options: ModelOptions, table: cost_tables.CostTable | None
+) -> ModelOptions:
+    """A cost table of another CPU plans for that CPU: nothing of this one may get into the file.
+
+    Raises UsageError R222 where the table is stale.
+    """
+    if table is None:
+        return options
+    here = cpu.environment(options.threads or table.environment.threads)
+    reason = cost_tables.stale_reason(table, here)
+    if reason:
+        fix = "make a new one: `remat profile MODEL -o costs.json`"
+        raise UsageError("R222", f"the cost table is stale: {reason}", fix=fix)
+    foreign = cost_tables.is_foreign(table, here)
+    return dataclasses.replace(options, threads=here.threads, portable=options.portable or foreign)
+
+
+def _plan(
+    model: Path, options: ModelOptions, table: cost_tables.CostTable | None, folder: Path
+) -> Plan:
+    prepared = prepare(model, options, folder)
+    request = prepared.request(options)
+    options.progress("profile", 0, 2)
+    costing = cpu.from_table(request, table) if table else cpu.measure(request, fresh=False)
+    options.progress("profile", 1, 2)
+    plan = make_plan(prepared, costing.graph, costing.costs, options.threads)
+    options.progress("profile", 2, 2)
+    return plan
+
+
+def _beside(model: Path) -> Path:
+    """Where a work folder can link to the data files of a model; anywhere if it has none."""
+    if not model.is_file() or not onnx_io.external_files(onnx_io.read(model)):
+        return Path(tempfile.gettempdir())
+    return model.parent
+
+
+def verify(original: Path, optimized: Path, options: VerifyOptions) -> Verdict:
+    """Run both, compare outputs and judge the budget; see `remat.verify`."""
+    candidate = onnx_io.read(optimized)
+    written = notes(candidate)
+    check_family(written, optimized)
+    model_options = _as_recorded(options.model, written)
+    threads = recorded_threads(written, options.model.threads)
+    mode = recorded_mode(written)
+    with work_folder(_beside(original)) as folder:
+        prepared = prepare(original, model_options, folder)
+        reference, outputs = folder / "reference.npz", folder / "candidate.npz"
+        budget = _budget(options.mem, written, optimized)
+        limit = budget if options.enforce else 0
+        report = options.model.progress
+        report("verify", 0, 3)
+        whole = Trial(prepared.bound, Mode.DEFAULT, prepared.feeds, threads, options.repeats)
+        plain, plain_raw = run_trial(
+            dataclasses.replace(whole, outputs=None if written else reference, enforce_bytes=limit)
+        )
+        report("verify", 1, 3)
+        if written:
+            run_trial(Trial(prepared.optimized, Mode.STRICT, prepared.feeds, threads, 0, reference))
+        report("verify", 2, 3)
+        trial = Trial(optimized, mode, prepared.feeds, threads, options.repeats, outputs, limit)
+        ours, ours_raw = run_trial(trial)
+        report("verify", 3, 3)
+        compared = compare(
+            reference,
+            outputs,
+            Tolerance(options.rtol, options.atol),
+            unrepeatable(prepared.model),
+        )
+        promise = Promise(budget, int(written.get("predicted_peak_bytes", 0)), 0)
+        survived = {"original": plain_raw.get("survived"), "optimized": ours_raw.get("survived")}
+        enforced = {name: came for name, came in survived.items() if came is not None}
+        return judge(plain, ours, compared, promise, enforced)
+
+
+def _as_recorded(options: ModelOptions, written: dict[str, str]) -> ModelOptions:
+    """The options that the optimized model was made with, where it says so."""
+    if not written:
+        return options
+    dims = onnx_io.json_dims(written.get("dims", "{}"))
+    return dataclasses.replace(
+        options, dims=dims | dict(options.dims), portable=written.get("portable") == "1"
+    )
+
+
+def _budget(mem: str, written: dict[str, str], place: Path) -> int:
+    if not mem:
+        return int(written.get("budget_bytes", 0))
+    size = parse_size(mem)
+    if size.is_share and "as_is_bytes" not in written:
+        fact = f"{mem} is a share of a peak that the model does not record"
+        raise UsageError("R206", fact, place=str(place), fix="give a size: --mem 4GB")
+    return size.resolve(int(written.get("as_is_bytes", 0)))
+
+
+def run(model: Path, options: ModelOptions, *, repeat: int, outputs: Path | None) -> Measurement:
+    """Run a model as its schedule needs, measured; `outputs` (an .npz) gets what it computes."""
+    proto = onnx_io.read(model)
+    written = notes(proto)
+    check_family(written, model)
+    with work_folder(_beside(model)) as folder:
+        stored, inputs = folder / "outputs.npz", folder / "feeds.npz"
+        arrays = feeds.read(options.inputs) if options.inputs else {}
+        onnx_io.bind(proto, feeds.bind_from(arrays, proto) | dict(options.dims), str(model))
+        made = feeds.fitting(arrays, proto, options.inputs) if arrays else None
+        feeds.save(made if made is not None else feeds.make(proto, options.seed), inputs)
+        threads = recorded_threads(written, options.threads)
+        trial = Trial(model, recorded_mode(written), inputs, threads, repeat, stored)
+        measured, _ = run_trial(trial)
+        if outputs is not None:
+            feeds.publish(feeds.load(stored), outputs)
+        return measured

@@ -1,0 +1,157 @@
+"""From a model file to what is scheduled: bound, optimized by the runtime, in its default order."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx import ModelProto
+
+from remat import feeds, onnx_io
+from remat.child import call
+from remat.errors import BadModel, UsageError
+from remat.options import ModelOptions
+from remat.passes.offline import INLINE_WEIGHTS_LIMIT_BYTES, is_cpu_specific
+from remat.profiles.cpu import Request
+from remat.simulate import default_order
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Files in a work folder. `bound` is the original with its dimensions bound, `optimized`
+    what is scheduled; `feeds` are the inputs both run on. `dims` are the bound dimensions,
+    `left_dynamic` says that the file keeps them dynamic because the runtime refuses it else."""
+
+    source: Path
+    sha256: str
+    folder: Path
+    bound: Path
+    optimized: Path
+    model: ModelProto
+    feeds: Path
+    dims: tuple[tuple[str, int], ...]
+    dynamic_dims: tuple[tuple[str, str], ...]
+    cpu_specific: bool
+    left_dynamic: bool
+
+    def request(self, options: ModelOptions) -> Request:
+        """For `remat.profiles.cpu`."""
+        return Request(
+            self.optimized, self.feeds, options.threads, options.repeats, str(self.source)
+        )
+
+
+@contextmanager
+def work_folder(beside: Path) -> Iterator[Path]:
+    """A temporary folder in `beside` where that is writable, so that data files can be linked
+    into it and results moved out of it; it is gone afterwards."""
+    parent = beside if beside.is_dir() and os.access(beside, os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix=".remat-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def prepare(source: Path, options: ModelOptions, folder: Path) -> Prepared:
+    """Bind, optimize offline, sort into the runtime's default order; all files go to `folder`."""
+    original = onnx_io.read(source)
+    dynamic = onnx_io.dynamic_dims(original)
+    onnx_io.separate_weights(original)
+    onnx_io.link_external_files(original, source.parent, folder)
+    arrays = feeds.read(options.inputs) if options.inputs else None
+    dims = dict(options.dims)
+    if arrays is not None:
+        dims = feeds.bind_from(arrays, original) | dims
+    unbound = ModelProto()
+    unbound.CopyFrom(original)
+    onnx_io.bind(original, dims, str(source))
+    original = onnx_io.sort_nodes(original)
+    made = feeds.make(original, options.seed) if arrays is None else None
+    given = made if made is not None else feeds.fitting(arrays or {}, original, options.inputs)
+    feeds.save(given, folder / "feeds.npz")
+    options.progress("optimize", 0, 1)
+    bound, left_dynamic = _optimized(original, unbound, source, options, folder)
+    options.progress("optimize", 1, 1)
+    model = _in_default_order(onnx_io.read(folder / "optimized.onnx"))
+    onnx_io.write(model, folder / "optimized.onnx")
+    return Prepared(
+        source=source,
+        sha256=onnx_io.sha256(source),
+        folder=folder,
+        bound=bound,
+        optimized=folder / "optimized.onnx",
+        model=model,
+        feeds=folder / "feeds.npz",
+        dims=tuple(sorted(dims.items())),
+        dynamic_dims=dynamic,
+        cpu_specific=is_cpu_specific(model),
+        left_dynamic=left_dynamic,
+    )
+
+
+def _optimized(
+    bound: ModelProto, unbound: ModelProto, source: Path, options: ModelOptions, folder: Path
+) -> tuple[Path, bool]:
+    """Write the bound and the optimized model; the path of the former, and whether it had to
+    stay dynamic: a branch that is not taken may not fit the sizes, which inference refuses."""
+    path = folder / "bound.onnx"
+    onnx_io.write(bound, path)
+    try:
+        _offline(path, source, options)
+        return path, False
+    except BadModel:
+        if not onnx_io.dynamic_dims(unbound):
+            raise
+        onnx_io.write(onnx_io.sort_nodes(unbound), path)
+        _offline(path, source, options)
+        return path, True
+
+
+def _offline(path: Path, source: Path, options: ModelOptions) -> None:
+    data = onnx_io.external_files(onnx_io.read(path))
+    large = path.stat().st_size > INLINE_WEIGHTS_LIMIT_BYTES
+    payload = {
+        "model": str(path),
+        "target": str(path.with_name("optimized.onnx")),
+        "portable": options.portable,
+        "external": bool(data) or large,
+        "place": str(source),
+    }
+    call("remat.passes.offline:optimize_offline", payload)
+
+
+def _in_default_order(model: ModelProto) -> ModelProto:
+    """The nodes as the runtime's DEFAULT order runs them, outputs that nobody reads let go."""
+    nodes = list(model.graph.node)
+    writer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    producers = [
+        [writer[name] for name in onnx_io.read_names(node) if name in writer] for node in nodes
+    ]
+    order = default_order(producers)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes[index] for index in order)
+    onnx_io.give_readers(model)
+    return model
+
+
+def check_output(output: Path, source: Path, *, force: bool) -> None:
+    """Refuse to write over the model, over any file without `force`, or where we cannot.
+
+    Raises UsageError R203, R204, R205.
+    """
+    if output.exists() and source.exists() and output.samefile(source):
+        fix = "name another file with -o"
+        raise UsageError("R203", "the output is the model itself", place=str(output), fix=fix)
+    if output.is_dir():
+        raise UsageError("R205", "the output is a directory", place=str(output))
+    if output.exists() and not force:
+        fix = "use --force to replace it, or name another file with -o"
+        raise UsageError("R204", "the output exists already", place=str(output), fix=fix)
+    parent = output.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        fact = "does not exist" if not parent.is_dir() else "is not writable"
+        raise UsageError("R205", f"the folder of the output {fact}", place=str(parent))

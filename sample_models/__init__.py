@@ -1,0 +1,1 @@
+"""Generator of the committed sample graphs; not part of the installed package."""

@@ -1,0 +1,123 @@
+"""Bad files give one clear error, and no input is ever overwritten."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from remat.errors import ExitCode
+from tests.cli_runner import invoke
+from tests.source_files import ROOT
+
+SAMPLE = ROOT / "sample_models" / "knn.onnx"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A small good model."""
+    return Path(shutil.copy(SAMPLE, tmp_path / "model.onnx"))
+
+
+def _fails(code: ExitCode, *arguments: str | Path) -> str:
+    """The error that `remat ARGUMENTS` ends with: one, with this exit code."""
+    result = invoke(*map(str, arguments))
+    assert result.exit_code == code, result.stderr
+    assert re.match(r"error\[R\d{3}\]: [a-z0-9'].*[^.]\n", result.stderr)
+    assert result.stderr.count("error[") == 1
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    return result.stderr
+
+
+@pytest.mark.parametrize("verb", ["inspect", "profile", "run", "optimize", "verify"])
+@pytest.mark.parametrize("kind", ["missing", "folder", "empty", "text", "truncated"])
+def test_5_a_model_that_is_none(verb: str, kind: str, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.onnx"
+    if kind == "folder":
+        bad.mkdir()
+    elif kind != "missing":
+        whole = SAMPLE.read_bytes()
+        bad.write_bytes({"empty": b"", "text": b"no model\n", "truncated": whole[:-90]}[kind])
+    more = {"optimize": ["--mem", "60%"], "verify": [str(SAMPLE)]}.get(verb, [])
+    assert "bad.onnx" in _fails(ExitCode.BAD_MODEL, verb, bad, *more)
+
+
+@pytest.mark.parametrize("kind", ["missing", "text", "another name", "another shape"])
+def test_2_inputs_that_do_not_fit(kind: str, model: Path, tmp_path: Path) -> None:
+    inputs = tmp_path / "x.npz"
+    if kind == "text":
+        inputs.write_text("no arrays")
+    elif kind == "another name":
+        np.savez(inputs, nothing=np.zeros(3, np.float32))
+    elif kind == "another shape":
+        np.savez(inputs, queries=np.zeros(3, np.float32), points=np.zeros(3, np.float32))
+    assert "x.npz" in _fails(ExitCode.USAGE, "run", model, "--inputs", inputs)
+
+
+@pytest.mark.parametrize("kind", ["missing", "text", "another format"])
+def test_2_costs_that_are_none(kind: str, model: Path, tmp_path: Path) -> None:
+    costs = tmp_path / "costs.json"
+    if kind != "missing":
+        costs.write_text("{" if kind == "text" else '{"format": "remat.schedule", "version": 1}')
+    error = _fails(ExitCode.USAGE, "optimize", model, "--mem", "60%", "--costs", costs)
+    assert "costs.json" in error
+
+
+@pytest.mark.parametrize("option", ["--output", "--schedule"])
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_2_an_input_is_never_overwritten(option: str, force: list[str], model: Path) -> None:
+    before = model.read_bytes()
+    # The same file by another name.
+    other = model.parent / "." / "alias.onnx"
+    other.symlink_to(model)
+    for target in (model, other):
+        _fails(ExitCode.USAGE, "optimize", model, "--mem", "60%", option, target, *force)
+    assert model.read_bytes() == before
+
+
+def test_2_inputs_and_costs_are_inputs_too(model: Path, tmp_path: Path) -> None:
+    costs = tmp_path / "costs.json"
+    costs.write_text("{}")
+    both = ["--costs", str(costs), "--schedule", str(costs)]
+    _fails(ExitCode.USAGE, "optimize", model, "--mem", "60%", *both, "--force")
+    _fails(ExitCode.USAGE, "profile", model, "-o", model, "--force")
+    _fails(ExitCode.USAGE, "run", model, "--outputs", model)
+    assert costs.read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["optimize", "--mem", "60%", "-o"], ["profile", "-o"]], ids=lambda item: item[0]
+)
+def test_2_an_output_in_the_way_needs_force(
+    arguments: list[str], model: Path, tmp_path: Path
+) -> None:
+    there = tmp_path / "there"
+    there.write_text("precious")
+    verb, *options = arguments
+    assert "--force" in _fails(ExitCode.USAGE, verb, model, *options, there)
+    assert there.read_text() == "precious"
+
+
+def test_2_an_output_that_cannot_be_written(model: Path, tmp_path: Path) -> None:
+    for target in (tmp_path / "none" / "out.onnx", tmp_path, model / "out.onnx"):
+        _fails(ExitCode.USAGE, "optimize", model, "--mem", "60%", "-o", target)
+
+
+def test_2_outputs_that_are_the_same_file(model: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    _fails(ExitCode.USAGE, "optimize", model, "--mem", "60%", "-o", target, "--schedule", target)
+
+
+def test_2_dimensions_that_do_not_fit(tmp_path: Path) -> None:
+    dynamic = ROOT / "sample_models" / "dynamic.onnx"
+    assert "--dim" in _fails(ExitCode.USAGE, "run", dynamic)
+    _fails(ExitCode.USAGE, "run", SAMPLE, "--dim", "no_such_dimension=3")
+
+
+def test_3_a_limit_that_no_schedule_keeps_names_the_least(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    error = _fails(ExitCode.INFEASIBLE, "optimize", model, "--mem", "1KiB", "-o", out)
+    assert "--mem" in error
+    assert not out.exists()
