@@ -18,7 +18,7 @@ import remat.cli
 from remat.cli.options import verbose_option, wants_traceback
 from remat.errors import ExitCode, InternalError, RematError
 
-_HELPERS = frozenset({"main", "options", "progress"})
+_HELPERS = frozenset({"main", "options", "paths", "progress"})
 # 128 + the signal's number, as a shell reports a process that the signal ended.
 INTERRUPTED = 130
 PIPE_CLOSED = 141

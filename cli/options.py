@@ -84,18 +84,18 @@ def _note_verbose(ctx: click.Context, _option: click.Parameter, value: bool) -> 
 
 
 def _dims(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -> dict[str, int]:
-    """The bindings that texts like "batch=8" name. Raises UsageError R203."""
+    """The bindings that texts like "batch=8" name. Raises UsageError R212."""
     dims: dict[str, int] = {}
     for text in texts:
         name, equals, number = text.rpartition("=")
         if not (name and equals and number.isascii() and number.isdecimal() and int(number)):
             raise UsageError(
-                "R203",
+                "R212",
                 f"{text!a} binds no dimension",
                 fix="write the dimension's name and a number above 0: --dim batch=8",
             )
         if dims.setdefault(name, int(number)) != int(number):
-            raise UsageError("R203", f"dimension '{name}' is bound to two numbers")
+            raise UsageError("R212", f"dimension '{name}' is bound to two numbers")
     return dims
 
 

@@ -5,7 +5,16 @@ from pathlib import Path
 
 import click
 
-from remat.cli.options import FILE, argument, common_options, model_options, packed, pipeline
+from remat.cli.options import (
+    FILE,
+    argument,
+    common_options,
+    force_option,
+    model_options,
+    packed,
+    pipeline,
+)
+from remat.cli.paths import keep_apart, refuse_existing
 from remat.cli.progress import shown
 from remat.options import ModelOptions
 
@@ -19,6 +28,7 @@ from remat.options import ModelOptions
 @click.option(
     "--repeat", type=click.IntRange(1), default=1, show_default=True, help="How many runs."
 )
+@force_option
 @common_options
 @packed(ModelOptions, "options")
 def command(
@@ -27,6 +37,7 @@ def command(
     *,
     outputs: Path | None,
     repeat: int,
+    force: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -38,6 +49,8 @@ def command(
     from remat.report import measurement_text
     from remat.report_data import as_json as to_json
 
+    keep_apart(inputs=(model, options.inputs), outputs=(outputs,))
+    refuse_existing(outputs, force=force)
     verbs = pipeline()
     with shown(quiet=quiet) as progress:
         given = replace(options, progress=progress)

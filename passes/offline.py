@@ -7,10 +7,13 @@ at the extended level the file runs anywhere.
 """
 
 import platform
+import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import onnx
+from onnx import ModelProto, TensorProto, helper
 
 from remat.child import Payload
 from remat.errors import BadModel
@@ -20,17 +23,41 @@ NCHWC_DOMAIN = "com.microsoft.nchwc"
 # Past this size initializers go to a file of their own: a protobuf holds less than 2 GiB.
 INLINE_WEIGHTS_LIMIT_BYTES = 1 << 30
 WEIGHTS_SUFFIX = ".weights"
+MOST_ROUNDS = 4
 
 
 def optimize_offline(payload: Payload) -> Payload:
     """Run in a fresh process: write payload["target"], the optimized payload["model"].
 
-    `portable` stops at the extended level; `external` puts large initializers into
-    TARGET.weights. Raises BadModel R505 where the runtime refuses the model.
+    Repeated until nothing changes: what one round fuses or inlines gives the next one more to do,
+    and a session that loads the result is to find nothing left. `portable` stops at the extended
+    level; `external` puts large initializers into TARGET.weights. Raises BadModel R505 where the
+    runtime refuses the model.
     """
+    target, source = Path(payload["target"]), Path(payload["model"])
+    with tempfile.TemporaryDirectory(prefix=".remat-", dir=target.parent) as folder:
+        kinds: list[tuple[str, str]] = []
+        for number in range(MOST_ROUNDS):
+            result = Path(folder, str(number), target.name)
+            result.parent.mkdir()
+            _optimize_once(source, result, payload)
+            model = onnx.load_model(str(result), load_external_data=False)
+            before, kinds = kinds, sorted((node.domain, node.op_type) for node in model.graph.node)
+            source = result
+            if kinds == before:
+                break
+        _complete_shapes(model, result.with_name("shapes.onnx"))
+        weights = result.with_name(target.name + WEIGHTS_SUFFIX)
+        if weights.exists():
+            weights.replace(target.with_name(weights.name))
+    tidy(model)
+    write(model, target)
+    return {}
+
+
+def _optimize_once(source: Path, target: Path, payload: Payload) -> None:
     import onnxruntime as ort
 
-    target = Path(payload["target"])
     levels = ort.GraphOptimizationLevel
     options = ort.SessionOptions()
     options.log_severity_level = 3
@@ -43,17 +70,46 @@ def optimize_offline(payload: Payload) -> Payload:
         key = "session.optimized_model_external_initializers_file_name"
         options.add_session_config_entry(key, target.name + WEIGHTS_SUFFIX)
     try:
-        ort.InferenceSession(payload["model"], options, providers=["CPUExecutionProvider"])
+        ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
     except runtime_errors() as error:
         raise BadModel(
             "R505",
             f"ONNX Runtime does not accept the model: {first_line(error)}",
             place=str(payload["place"]),
         ) from None
-    model = onnx.load_model(str(target), load_external_data=False)
-    tidy(model)
-    write(model, target)
-    return {}
+
+
+def _complete_shapes(model: ModelProto, probe: Path) -> None:
+    """Tell what the runtime infers of values whose shape a saved model lacks, in place.
+
+    Those that its optimizer made or inlined; it reuses buffers by what it infers. A session
+    reports it for graph outputs, so in a copy, written to `probe`, such values are outputs.
+    """
+    import onnxruntime as ort
+
+    known = {info.name for info in (*model.graph.value_info, *model.graph.output)}
+    missing = [name for node in model.graph.node for name in node.output if name]
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for name in missing:
+        if name not in known:
+            copy.graph.output.add(name=name)
+    write(copy, probe)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = ort.InferenceSession(str(probe), options, providers=["CPUExecutionProvider"])
+    except runtime_errors():
+        # Not every type can be an output; the shapes stay unknown then.
+        return
+    for value in session.get_outputs():
+        element = re.fullmatch(r"tensor\((\w+)\)", value.type)
+        static = all(isinstance(dim, int) for dim in value.shape)
+        if value.name not in known and element and static:
+            kind = TensorProto.DataType.Value(element[1].upper())
+            info = helper.make_tensor_value_info(value.name, kind, value.shape)
+            model.graph.value_info.append(info)
 
 
 def runtime_errors() -> tuple[type[BaseException], ...]:

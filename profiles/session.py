@@ -4,15 +4,22 @@ strict   The graph runs as written: no graph optimization, PRIORITY_BASED order 
          order of the file), no arena, no memory pattern, no reuse. Its peak is liveness.
 plain    Any session with the arena and the memory pattern off: the order is the runtime's own
          and dead buffers are reused; predicted by `remat.simulate.with_reuse`.
+unoptimized
+         Plain with graph optimization off, for a pinned model that the optimizer would change.
 default  What a caller gets who sets nothing but the thread count.
+
+`settings` is the one place that says so; sessions, files and texts are made from it.
 """
 
 import os
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
+
+from remat.schedule_file import SessionRecord
 
 PROVIDER = "CPUExecutionProvider"
 
@@ -22,6 +29,7 @@ class Mode(StrEnum):
 
     STRICT = "strict"
     PLAIN = "plain"
+    UNOPTIMIZED = "unoptimized"
     DEFAULT = "default"
 
 
@@ -30,18 +38,40 @@ def thread_count(threads: int) -> int:
     return threads or len(os.sched_getaffinity(0))
 
 
+def settings(mode: Mode, threads: int) -> SessionRecord:
+    """The session options of `mode`, by their names."""
+    default = SessionRecord(
+        graph_optimization_level="ORT_ENABLE_ALL",
+        execution_order="DEFAULT",
+        enable_cpu_mem_arena=True,
+        enable_mem_pattern=True,
+        enable_mem_reuse=True,
+        intra_op_threads=thread_count(threads),
+    )
+    plain = replace(default, enable_cpu_mem_arena=False, enable_mem_pattern=False)
+    unoptimized = replace(plain, graph_optimization_level="ORT_DISABLE_ALL")
+    return {
+        Mode.DEFAULT: default,
+        Mode.PLAIN: plain,
+        Mode.UNOPTIMIZED: unoptimized,
+        Mode.STRICT: replace(unoptimized, execution_order="PRIORITY_BASED", enable_mem_reuse=False),
+    }[mode]
+
+
 def session_options(mode: Mode, threads: int) -> ort.SessionOptions:
     """The options of a session in `mode`; warnings of the runtime are not shown."""
-    options = ort.SessionOptions()
+    wanted, options = settings(mode, threads), ort.SessionOptions()
     options.log_severity_level = 3
-    options.intra_op_num_threads = thread_count(threads)
-    if mode is not Mode.DEFAULT:
-        options.enable_cpu_mem_arena = False
-        options.enable_mem_pattern = False
+    options.intra_op_num_threads = wanted.intra_op_threads
+    options.enable_cpu_mem_arena = wanted.enable_cpu_mem_arena
+    options.enable_mem_pattern = wanted.enable_mem_pattern
+    options.graph_optimization_level = getattr(
+        ort.GraphOptimizationLevel, wanted.graph_optimization_level
+    )
+    # Older runtimes lack what only strict mode sets.
     if mode is Mode.STRICT:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
-        options.enable_mem_reuse = False
+        options.execution_order = getattr(ort.ExecutionOrder, wanted.execution_order)
+        options.enable_mem_reuse = wanted.enable_mem_reuse
     return options
 
 

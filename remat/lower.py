@@ -6,7 +6,6 @@ which keeps the runtime's common subexpression elimination from merging them aga
 kernels ignore attributes of that prefix. Annotations go to metadata_props under `remat.`.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
@@ -22,12 +21,23 @@ DEVICES = ("cpu",)
 def lower(
     model: ModelProto, steps: Sequence[Step], trace: Trace, metadata: Mapping[str, str]
 ) -> ModelProto:
-    """A new model that runs `steps` of `model`'s nodes in that order; `trace` is their memory."""
+    """A new model that runs `steps` of `model`'s nodes in that order; `trace` is their memory.
+
+    Outputs that nothing reads get a reader.
+    """
+    lowered = arrange(model, steps, trace)
+    give_readers(lowered)
+    describe(lowered, metadata)
+    return lowered
+
+
+def arrange(model: ModelProto, steps: Sequence[Step], trace: Trace) -> ModelProto:
+    """The same with one node a step: no readers, no metadata of the model."""
     lowered = ModelProto()
     lowered.CopyFrom(model)
     del lowered.graph.node[:]
     instances = _instances(model, steps)
-    taken = _names(model)
+    taken = names_in_use(model)
     latest: dict[str, str] = {}
     done = dict.fromkeys(range(len(model.graph.node)), 0)
     renamed: list[tuple[str, str]] = []
@@ -40,19 +50,22 @@ def lower(
         _read_latest(node, latest)
         for slot, name in enumerate(original.output):
             if name:
-                fresh = name if last else _fresh(f"{name}__remat{count}", taken)
+                fresh = name if last else fresh_name(f"{name}__remat{count}", taken)
                 node.output[slot] = latest[name] = fresh
                 if not last:
                     renamed.append((name, fresh))
         if count:
-            node.name = _fresh(f"{original.name}__remat{count}", taken)
+            node.name = fresh_name(f"{original.name}__remat{count}", taken)
             _mark_clone(node, count)
         _annotate(node, original.name if count else "", place, step, trace.live_bytes[place])
-    give_readers(lowered)
     _describe_clones(lowered, renamed)
-    for key, value in metadata.items():
-        lowered.metadata_props.add(key=PREFIX + key, value=value)
     return lowered
+
+
+def describe(model: ModelProto, metadata: Mapping[str, str]) -> None:
+    """Add our own metadata, which `notes` reads, in place."""
+    for key, value in metadata.items():
+        model.metadata_props.add(key=PREFIX + key, value=value)
 
 
 def _instances(model: ModelProto, steps: Sequence[Step]) -> list[int]:
@@ -62,7 +75,7 @@ def _instances(model: ModelProto, steps: Sequence[Step]) -> list[int]:
     return counts
 
 
-def _names(model: ModelProto) -> set[str]:
+def names_in_use(model: ModelProto) -> set[str]:
     """Every name in use: of values, inputs, weights and nodes, subgraphs included."""
     taken: set[str] = set()
     pending = [model.graph]
@@ -78,7 +91,8 @@ def _names(model: ModelProto) -> set[str]:
     return taken
 
 
-def _fresh(name: str, taken: set[str]) -> str:
+def fresh_name(name: str, taken: set[str]) -> str:
+    """`name`, numbered where it is taken; taken from now on."""
     candidate, number = name, 1
     while candidate in taken:
         number += 1
@@ -139,6 +153,12 @@ def _describe_clones(model: ModelProto, renamed: Sequence[tuple[str, str]]) -> N
             info.name = fresh
 
 
+def note(node: NodeProto, key: str) -> str:
+    """One of our annotations of a node, or ""."""
+    values = (entry.value for entry in node.metadata_props if entry.key == PREFIX + key)
+    return next(values, "")
+
+
 def notes(model: ModelProto) -> dict[str, str]:
     """Our own model metadata, without the prefix; empty for a model that we did not write."""
     return {
@@ -146,24 +166,3 @@ def notes(model: ModelProto) -> dict[str, str]:
         for entry in model.metadata_props
         if entry.key.startswith(PREFIX)
     }
-
-
-def session_settings(mode: str, threads: int) -> dict[str, str | int | bool]:
-    """The session options a caller must set so that the schedule holds."""
-    settings: dict[str, str | int | bool] = {
-        "intra_op_num_threads": threads,
-        "enable_cpu_mem_arena": False,
-        "enable_mem_pattern": False,
-    }
-    if mode == "strict":
-        settings |= {
-            "graph_optimization_level": "ORT_DISABLE_ALL",
-            "execution_order": "PRIORITY_BASED",
-            "enable_mem_reuse": False,
-        }
-    return settings
-
-
-def settings_json(mode: str, threads: int) -> str:
-    """`session_settings` for the model's metadata."""
-    return json.dumps(session_settings(mode, threads), sort_keys=True)

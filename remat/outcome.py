@@ -13,13 +13,13 @@ from remat.lower import PREFIX
 from remat.options import OptimizeOptions
 from remat.passes.offline import WEIGHTS_SUFFIX, cpu_family
 from remat.plan import Plan, Planned
+from remat.profiles.session import settings
 from remat.results import Optimization
 from remat.schedule_file import (
     CostsRecord,
     ModelRecord,
     PredictionRecord,
     ScheduleFile,
-    SessionRecord,
     SolverRecord,
     StepRecord,
     to_text,
@@ -74,13 +74,13 @@ def schedule_file(
     """The text of the schedule file of the model written to `output`."""
     predicted, solution, here = planned.predicted, planned.solution, plan.costs.environment
     mode = FileMode.PINNED if options.pin else FileMode.STRICT
-    steps = []
+    steps = {}
     for node in planned.model.graph.node:
         note = {entry.key.removeprefix(PREFIX): entry.value for entry in node.metadata_props}
         if "step" in note:
             live = int(note["live_bytes"])
             origin = note.get("recompute_of", "")
-            steps.append(StepRecord(node.name, note["device"], origin, live))
+            steps[int(note["step"])] = StepRecord(node.name, note["device"], origin, live)
     return to_text(
         ScheduleFile(
             remat_version=remat.__version__,
@@ -98,7 +98,7 @@ def schedule_file(
             budget_text=options.mem,
             as_is_bytes=plan.as_is.total_bytes,
             mode=mode,
-            session_options=_session_record(mode, plan.threads),
+            session_options=settings(planned.mode, plan.threads),
             solver=SolverRecord(
                 found_by=solution.found_by,
                 status=solution.status,
@@ -115,20 +115,8 @@ def schedule_file(
                 time_ns=solution.time_ns,
                 base_time_ns=sum(plan.problem.time_ns),
             ),
-            steps=tuple(steps),
+            steps=tuple(steps[place] for place in sorted(steps)),
         )
-    )
-
-
-def _session_record(mode: FileMode, threads: int) -> SessionRecord:
-    strict = mode is FileMode.STRICT
-    return SessionRecord(
-        graph_optimization_level="ORT_DISABLE_ALL" if strict else "ORT_ENABLE_ALL",
-        execution_order="PRIORITY_BASED" if strict else "DEFAULT",
-        enable_cpu_mem_arena=False,
-        enable_mem_pattern=False,
-        enable_mem_reuse=not strict,
-        intra_op_threads=threads,
     )
 
 
@@ -141,7 +129,6 @@ def optimization(
 ) -> Optimization:
     """The report; `seconds` is left for the caller, who knows when it began."""
     solution = planned.solution
-    mode = "pinned" if options.pin else "strict"
     return Optimization(
         model=str(plan.prepared.source),
         output=str(files[0]),
@@ -160,14 +147,19 @@ def optimization(
         recomputed_ops=len(solution.steps) - len(plan.graph.ops),
         interrupted=solution.interrupted,
         seconds=0.0,
-        session_options=session_options(mode, plan.threads),
-        warnings=_warnings(plan),
+        session_options=session_options(settings(planned.mode, plan.threads)),
+        warnings=_warnings(plan, planned),
         verdict=planned.verdict,
     )
 
 
-def _warnings(plan: Plan) -> tuple[str, ...]:
+def _warnings(plan: Plan, planned: Planned) -> tuple[str, ...]:
     found = []
+    if not planned.keeps_order:
+        found.append(
+            "no edge can pin the whole schedule: the prediction is for the order that a plain "
+            "session takes instead"
+        )
     if plan.prepared.left_dynamic:
         found.append(
             "the runtime refuses this model with fixed sizes, so the output keeps its dynamic "

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -16,12 +16,13 @@ from remat.check import check
 from remat.costs import CostTable
 from remat.errors import CheckFailed, Infeasible, InternalError, NoAnswer
 from remat.graph import Graph
-from remat.lower import lower, session_settings
+from remat.lower import arrange, describe, lower
 from remat.options import OptimizeOptions
 from remat.passes.offline import cpu_family
+from remat.pin import pin, plain_mode
 from remat.prepare import Prepared
 from remat.problem import Problem
-from remat.profiles.session import Mode, thread_count
+from remat.profiles.session import Mode, settings, thread_count
 from remat.results import Breakdown, Measurement, Verdict
 from remat.schedule import Solution, Status, Step, Trace
 from remat.scheduler.auto import solve
@@ -30,6 +31,8 @@ from remat.units import format_bytes, format_mem_argument
 from remat.verify import Promise, Tolerance, Trial, compare, judge, run_trial, unrepeatable
 
 MOST_ATTEMPTS = 4
+# What reuse adds to a schedule's liveness moves with the schedule, so it takes more of them.
+MOST_PINNED_ATTEMPTS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A schedule in a file of the work folder. `verdict` is None where it was not asked for."""
+    """A schedule in a file of the work folder, to be run in `mode`. `trace` is that of the file's
+    own nodes. `verdict` is None where it was not asked for."""
 
     solution: Solution
     trace: Trace
@@ -64,6 +68,8 @@ class Planned:
     file: Path
     predicted: Breakdown
     verdict: Verdict | None
+    mode: Mode = Mode.STRICT
+    keeps_order: bool = True
 
 
 def make_plan(prepared: Prepared, graph: Graph, costs: CostTable, threads: int) -> Plan:
@@ -97,14 +103,15 @@ def plan_within(plan: Plan, budget_bytes: int, options: OptimizeOptions) -> Plan
     nodes, limit = len(plan.graph.ops), plan.accounted.limit(budget_bytes, len(plan.graph.ops))
     begin = time.monotonic()
     planned = None
-    for _ in range(MOST_ATTEMPTS):
+    for _ in range(MOST_PINNED_ATTEMPTS if options.pin else MOST_ATTEMPTS):
         solution = _solve(plan, limit, budget_bytes, options, begin)
-        planned = _lower(plan, solution, budget_bytes, options)
+        planned = _lower(plan, solution, limit, budget_bytes, options)
         nodes = len(planned.model.graph.node)
         allowed = plan.accounted.limit(budget_bytes, nodes)
         if planned.trace.peak_bytes > allowed:
             # The clones' own bookkeeping does not fit: plan for as many as there were.
-            limit = min(limit - 1, allowed)
+            # Where a plain session's reuse takes more than liveness, leave room for that as well.
+            limit = min(allowed, limit - (planned.trace.peak_bytes - allowed))
             continue
         if not options.verify:
             return planned
@@ -148,17 +155,21 @@ def _progress(report: Callable[[str, int, int], None]) -> Callable[[str, int | N
     return show
 
 
-def _lower(plan: Plan, solution: Solution, budget_bytes: int, options: OptimizeOptions) -> Planned:
+def _lower(
+    plan: Plan, solution: Solution, limit: int, budget_bytes: int, options: OptimizeOptions
+) -> Planned:
     problem = plan.problem
     order = run_order(problem, [step.op for step in solution.steps])
-    violation = check(problem, order)
+    violation = check(problem.with_limit(limit), order)
     if violation is not None:
         raise InternalError("R903", f"the solver's schedule is not legal: {violation.text}")
     steps = tuple(Step(op) for op in order)
     trace = strict(problem, order)
+    if options.pin:
+        return _pinned(plan, replace(solution, steps=steps), trace, budget_bytes)
     extra = len(order) - len(plan.graph.ops)
     predicted = breakdown(plan.accounted, problem, order, trace, len(plan.graph.ops) + extra)
-    metadata = _metadata(plan, budget_bytes, predicted, options)
+    metadata = _metadata(plan, budget_bytes, predicted, Mode.STRICT)
     model = lower(plan.prepared.model, steps, trace, metadata)
     file = plan.prepared.folder / "lowered.onnx"
     onnx_io.write(model, file)
@@ -167,19 +178,33 @@ def _lower(plan: Plan, solution: Solution, budget_bytes: int, options: OptimizeO
     return Planned(solution, trace, model, file, predicted, None)
 
 
-def _metadata(
-    plan: Plan, budget_bytes: int, predicted: Breakdown, options: OptimizeOptions
-) -> Mapping[str, str]:
+def _pinned(plan: Plan, solution: Solution, scheduled: Trace, budget_bytes: int) -> Planned:
+    """The same for a plain session: the peak is that of its own order and reuse."""
+    arranged = arrange(plan.prepared.model, solution.steps, scheduled)
+    pinned = pin(arranged, solution.steps, plan.graph, plan.costs)
+    trace, model = pinned.trace, pinned.model
+    nodes = len(pinned.order)
+    predicted = breakdown(plan.accounted, pinned.problem, pinned.order, trace, nodes)
+    file = plan.prepared.folder / "lowered.onnx"
+    onnx_io.write(model, file)
+    onnx.checker.check_model(str(file), full_check=True)
+    mode = plain_mode(pinned, file, portable=plan.prepared.portable)
+    describe(model, _metadata(plan, budget_bytes, predicted, mode))
+    onnx_io.write(model, file)
+    solution = replace(solution, time_ns=trace.time_ns, peak_bytes=trace.peak_bytes)
+    return Planned(solution, trace, model, file, predicted, None, mode, pinned.is_exact)
+
+
+def _metadata(plan: Plan, budget_bytes: int, predicted: Breakdown, mode: Mode) -> Mapping[str, str]:
     prepared = plan.prepared
-    mode = "pinned" if options.pin else "strict"
     return {
-        "mode": mode,
+        "mode": "strict" if mode is Mode.STRICT else "pinned",
         "budget_bytes": str(budget_bytes),
         "as_is_bytes": str(plan.as_is.total_bytes),
         "predicted_peak_bytes": str(predicted.total_bytes),
-        "session_options": json.dumps(session_settings(mode, plan.threads), sort_keys=True),
+        "session_options": json.dumps(asdict(settings(mode, plan.threads)), sort_keys=True),
         "cpu_family": cpu_family() if prepared.cpu_specific else "",
-        "portable": "1" if options.model.portable else "0",
+        "portable": "1" if prepared.portable else "0",
         "dims": json.dumps(dict(prepared.dims), sort_keys=True),
         "source_sha256": prepared.sha256,
     }
@@ -191,7 +216,7 @@ def _measured(plan: Plan, planned: Planned, budget_bytes: int, options: Optimize
     folder, inputs = plan.prepared.folder, plan.prepared.feeds
     candidate = folder / "candidate.npz"
     report("verify", 0, 2)
-    optimized, _ = run_trial(Trial(planned.file, Mode.STRICT, inputs, plan.threads, 3, candidate))
+    optimized, _ = run_trial(Trial(planned.file, planned.mode, inputs, plan.threads, 3, candidate))
     report("verify", 1, 2)
     original, _ = run_trial(Trial(plan.prepared.bound, Mode.DEFAULT, inputs, plan.threads, 3))
     report("verify", 2, 2)

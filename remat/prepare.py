@@ -35,6 +35,7 @@ class Prepared:
     dims: tuple[tuple[str, int], ...]
     dynamic_dims: tuple[tuple[str, str], ...]
     cpu_specific: bool
+    portable: bool
     left_dynamic: bool
 
     def request(self, options: ModelOptions) -> Request:
@@ -89,6 +90,7 @@ def prepare(source: Path, options: ModelOptions, folder: Path) -> Prepared:
         dims=tuple(sorted(dims.items())),
         dynamic_dims=dynamic,
         cpu_specific=is_cpu_specific(model),
+        portable=options.portable,
         left_dynamic=left_dynamic,
     )
 

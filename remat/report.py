@@ -43,7 +43,7 @@ def profile_text(profile: Profile) -> str:
     against = format_share(profile.sum_ns, profile.measured_ns)
     facts = [
         ("model", profile.model),
-        ("measured by", f"ONNX Runtime {profile.runtime}, {profile.provider}"),
+        ("measured by", f"{profile.runtime}, {profile.provider}"),
         ("on", f"{profile.cpu}, {_counted(profile.threads, 'thread')}"),
         ("ops", f"{len(profile.ops)}, {profile.cached_ops} of them measured earlier"),
         ("sum of ops", f"{format_ns(profile.sum_ns)}, {against} of a run"),
@@ -100,7 +100,9 @@ def side_by_side(verdict: Verdict) -> str:
     ]
     if verdict.predicted_bytes:
         header.append("predicted")
-        predicted = {1: format_bytes(verdict.predicted_bytes), 5: format_ns(verdict.predicted_ns)}
+        predicted = {1: format_bytes(verdict.predicted_bytes)}
+        if verdict.predicted_ns:
+            predicted[5] = format_ns(verdict.predicted_ns)
         rows = [[*row, predicted.get(index, "")] for index, row in enumerate(rows)]
     return aligned(header, rows, left=(0,))
 

@@ -47,13 +47,16 @@ def recorded_mode(written: Mapping[str, str]) -> Mode:
     """How a model wants to be run, by its own notes: strict unless it is pinned."""
     if not written:
         return Mode.DEFAULT
-    return Mode.PLAIN if written.get("mode") == "pinned" else Mode.STRICT
+    if written.get("mode") != "pinned":
+        return Mode.STRICT
+    level = json.loads(written["session_options"])["graph_optimization_level"]
+    return Mode.UNOPTIMIZED if level == "ORT_DISABLE_ALL" else Mode.PLAIN
 
 
 def recorded_threads(written: Mapping[str, str], threads: int) -> int:
     """`threads`, or where it is 0 what the model was planned for, or one per core."""
     settings = json.loads(written.get("session_options", "{}"))
-    return thread_count(threads or int(settings.get("intra_op_num_threads", 0)))
+    return thread_count(threads or int(settings.get("intra_op_threads", 0)))
 
 
 def check_family(written: Mapping[str, str], path: Path) -> None:

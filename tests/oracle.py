@@ -79,26 +79,20 @@ def _root(problem: Problem, instances: list[_Instance], new: _Instance) -> _Inst
 
 
 def _is_held(instances: list[_Instance], root: _Instance, at: int) -> bool:
-    if at < root.born:
-        return False
-    housed = [i for i in instances if i.root is root]
-    reads = [step for i in housed for step in i.read_at]
-    return root.is_kept or not reads or max(reads) >= at
+    reads = [step for i in instances if i.root is root for step in i.read_at]
+    return root.born <= at and (root.is_kept or at <= max([root.born, *reads]))
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Room:
-    """A buffer in use: its size, the values in it that will be read again, whether it stays.
-
-    It stays to the end if its value is kept or if nothing ever reads it.
-    """
+    """A buffer in use: its size, the values in it that will be read again, whether it is kept."""
 
     bytes: int
     values: frozenset[int]
-    stays: bool
+    is_kept: bool
 
     def key(self) -> tuple[int, bool, tuple[int, ...]]:
-        return self.bytes, self.stays, tuple(sorted(self.values))
+        return self.bytes, self.is_kept, tuple(sorted(self.values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +214,7 @@ def _after(problem: Problem, state: _State, op: int, choice: _Choice) -> _State 
         is_kept = choice.closes and value in problem.kept
         place = _place(problem, op, value, choice, rooms)
         if is_kept or place is None:
-            stays = is_kept or value not in choice.again
-            rooms.append(_Room(problem.value_bytes[value], frozenset([value]), stays))
+            rooms.append(_Room(problem.value_bytes[value], frozenset([value]), is_kept))
         elif place == CONSTANT:
             free_values |= {value}
         else:
@@ -230,7 +223,7 @@ def _after(problem: Problem, state: _State, op: int, choice: _Choice) -> _State 
         return None
     gone = frozenset(problem.reads[op] + problem.writes[op]) - choice.again
     rooms = [replace(room, values=room.values - gone) for room in rooms]
-    held = sorted((room for room in rooms if room.values or room.stays), key=_Room.key)
+    held = sorted((room for room in rooms if room.values or room.is_kept), key=_Room.key)
     closed = state.closed | {op} if choice.closes or choice.is_dead else state.closed
     return _State(state.done | {op}, closed, tuple(held), free_values - gone)
 
@@ -247,7 +240,7 @@ def _place(
         room = home.get(source)
         if (
             room is not None
-            and not rooms[room].stays
+            and not rooms[room].is_kept
             and rooms[room].values == {source}
             and source not in choice.again
             and problem.reads[op].count(source) == 1

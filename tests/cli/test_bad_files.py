@@ -88,7 +88,9 @@ def test_2_inputs_and_costs_are_inputs_too(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["optimize", "--mem", "60%", "-o"], ["profile", "-o"]], ids=lambda item: item[0]
+    "arguments",
+    [["optimize", "--mem", "60%", "-o"], ["profile", "-o"], ["run", "--outputs"]],
+    ids=lambda item: item[0],
 )
 def test_2_an_output_in_the_way_needs_force(
     arguments: list[str], model: Path, tmp_path: Path

@@ -117,6 +117,12 @@ def test_a_random_output_is_named_and_spoils_no_proof() -> None:
     assert outputs_summary((random,)).startswith("'z' random")
 
 
+def test_no_time_is_shown_as_predicted_where_none_was() -> None:
+    text = verdict_text(replace(samples.GOOD, predicted_ns=0))
+    assert "54.0 MiB" in text
+    assert "0 ns" not in text
+
+
 def test_one_run_has_no_median() -> None:
     one = replace(samples.ORIGINAL, run_ns=(9_000_000,))
     assert "9.00 ms" in measurement_text(one)

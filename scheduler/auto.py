@@ -1,0 +1,195 @@
+"""The portfolio: bounds, order, greedy, event relaxation, annealing, each judged, any time.
+
+    1. One-op bound: a limit below it is proven infeasible.
+    2. Order search: if an order fits without recomputation, it is optimal.
+    3. Greedy eviction.
+    4. Event relaxation with lazy events: the bound, decoded to schedules, polished.
+    5. Annealing, warm and cold, with several seeds.
+
+A solver is never believed: `remat.check` and `remat.simulate` accept every answer. The effort is
+counted, so the same problem and seed give the same answer unless a clock or `stop` cuts it.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from remat.problem import Problem
+from remat.schedule import BoundKind, Solution, Status, Step
+from remat.scheduler.arrays import Arrays
+from remat.scheduler.bounds import needed
+from remat.scheduler.certify import certify, chunk_iterations
+from remat.scheduler.compiled import Int64
+from remat.scheduler.found import Found
+from remat.scheduler.greedy import sweep
+from remat.scheduler.order import base_orders, search_order
+from remat.scheduler.polish import Effort, least_peak, polish
+from remat.scheduler.search import Progress, Search, Stopped
+from remat.scheduler.tidy import tidy
+from remat.simulate import run_order
+
+# Chunks of annealing after the relaxation, hot and cold in turn.
+CHUNKS = 6
+
+
+def _never() -> bool:
+    return False
+
+
+def _silent(stage: str, best_ns: int | None, bound_ns: int) -> None:
+    """Nobody is told."""
+
+
+_NOTHING_TO_RUN = Solution(
+    Status.OPTIMAL, (), 0, 0, 0, BoundKind.ORDER_FREE, 0, 0, -1, "nothing to run"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """The proven least memory of any schedule, and the op that needs it (-1: the whole)."""
+
+    bytes: int
+    op: int
+
+
+def solve(
+    problem: Problem,
+    *,
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    stop: Callable[[], bool] = _never,
+    on_progress: Progress = _silent,
+) -> Solution:
+    """The fastest schedule found within the limit, with an order-free lower bound.
+
+    `on_progress(stage, best_ns, bound_ns)` is told of every better answer or bound. At the time
+    limit, when `stop()` says so and at Ctrl-C the best answer so far is returned.
+    """
+    needs = _Needs(*needed(problem))
+    if not problem.op_names:
+        return _NOTHING_TO_RUN
+    deadline = time.monotonic() + (float("inf") if time_limit_s is None else time_limit_s)
+    base_ns = sum(problem.time_ns)
+    search = Search(problem, Arrays.of(problem), deadline, stop, on_progress, base_ns)
+    interrupted, infeasible = False, needs.bytes > problem.limit_bytes
+    try:
+        if infeasible:
+            _lower(search, seed)
+        else:
+            infeasible = _stages(search, seed)
+    except (KeyboardInterrupt, Stopped):
+        interrupted = True
+    if infeasible and needs.bytes <= problem.limit_bytes:
+        needs = _Needs(problem.limit_bytes + 1, needs.op)
+    return _solution(search, needs, infeasible, interrupted)
+
+
+def least_budget(
+    problem: Problem,
+    *,
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    stop: Callable[[], bool] = _never,
+) -> tuple[int, int, tuple[int, ...]]:
+    """(least peak found, least peak proven necessary, steps of the former), the limit ignored."""
+    needed_bytes, _ = needed(problem)
+    if not problem.op_names:
+        return 0, 0, ()
+    deadline = time.monotonic() + (float("inf") if time_limit_s is None else time_limit_s)
+    tight = problem.with_limit(max(1, needed_bytes))
+    search = Search(tight, Arrays.of(tight), deadline, stop, _silent, sum(problem.time_ns))
+    with suppress(KeyboardInterrupt, Stopped):
+        _lower(search, seed)
+    return search.least_bytes, needed_bytes, search.least_steps
+
+
+def _stages(search: Search, seed: int) -> bool:
+    """Run the portfolio until proven; whether the limit is proven infeasible."""
+    problem, arrays, limit = search.problem, search.arrays, search.problem.limit_bytes
+    given = np.array(run_order(problem, range(arrays.ops)), dtype=np.int64)
+    ordered = search_order(arrays, given, limit, Effort(seed, chunk_iterations(arrays), 0.5))
+    search.offer(ordered, "order")
+    if search.is_proven:
+        return False
+    search.pause()
+    orders = [ordered.steps, *base_orders(arrays, given)]
+    search.offer_all(sweep(arrays, orders, limit), "greedy")
+    search.pause()
+    _delay_outputs(search, orders, seed)
+    if certify(search, given, seed):
+        return True
+    _anneal(search, seed, CHUNKS, 0.5)
+    if search.best_ns is None:
+        _lower(search, seed)
+    return False
+
+
+def _delay_outputs(search: Search, orders: Sequence[Int64], seed: int) -> None:
+    """Try to compute outputs that are also read inside the graph once more, at the very end.
+
+    Only the last instance of a kept value is held to the end, in a buffer of its own; the
+    moves of annealing take such recomputations away, but hardly ever find them.
+    """
+    problem, arrays, limit = search.problem, search.arrays, search.problem.limit_bytes
+    read = {value for values in problem.reads for value in values}
+    late = [
+        op
+        for op, written in enumerate(problem.writes)
+        if problem.recomputable[op] and any(v in problem.kept and v in read for v in written)
+    ]
+    if not late or search.is_proven:
+        return
+    found = Found()
+    for start in (*orders, np.array(search.start)):
+        found = found.with_candidate(tidy(arrays, [*start.tolist(), *late], limit))
+    search.offer_all(found, "late outputs")
+    for number, delayed in enumerate((found.least, found.feasible)):
+        if delayed is not None and not search.is_proven:
+            search.pause()
+            effort = Effort(seed + number, chunk_iterations(arrays), 0.5)
+            search.offer_all(polish(arrays, delayed.steps, limit, effort), "late outputs, polished")
+
+
+def _anneal(search: Search, seed: int, chunks: int, temperature: float) -> None:
+    """Polish the best, hot and cold in turn, until proven."""
+    for chunk in range(chunks):
+        if search.is_proven:
+            return
+        search.pause()
+        hot = temperature if chunk % 2 == 0 else 0.1
+        effort = Effort(seed + chunk, chunk_iterations(search.arrays), hot)
+        found = polish(search.arrays, search.start, search.problem.limit_bytes, effort)
+        search.offer_all(found, "annealing")
+
+
+def _lower(search: Search, seed: int) -> None:
+    """Look for the least peak, whatever it takes."""
+    given = run_order(search.problem, range(search.arrays.ops))
+    base = search_order(search.arrays, given, 1 << 60, Effort(seed, 0))
+    search.offer(base, "order")
+    search.pause()
+    search.offer(least_peak(search.arrays, seed, 2 * chunk_iterations(search.arrays)), "least peak")
+
+
+def _solution(search: Search, needs: _Needs, infeasible: bool, interrupted: bool) -> Solution:
+    if search.best_ns is not None:
+        status = Status.OPTIMAL if search.is_proven else Status.FEASIBLE
+    else:
+        status = Status.INFEASIBLE if infeasible else Status.UNKNOWN
+    return Solution(
+        status=status,
+        steps=tuple(Step(op) for op in search.best_steps),
+        peak_bytes=search.best_peak_bytes,
+        time_ns=search.best_ns or 0,
+        lower_bound_ns=search.bound_ns,
+        bound_kind=BoundKind.ORDER_FREE,
+        least_bytes=max(0, search.least_bytes),
+        needed_bytes=needs.bytes,
+        needed_by=needs.op,
+        found_by=search.found_by,
+        interrupted=interrupted,
+    )

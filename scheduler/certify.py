@@ -1,0 +1,91 @@
+"""The loop over event relaxations: bound, decode, polish, add an event, until the gap closes."""
+
+from collections.abc import Sequence
+
+from remat.scheduler.arrays import Arrays
+from remat.scheduler.chain import longest_path
+from remat.scheduler.compiled import Int64
+from remat.scheduler.evaluate import score
+from remat.scheduler.event_model import Load, load
+from remat.scheduler.linear import Effort as SolverEffort
+from remat.scheduler.polish import Effort, polish
+from remat.scheduler.refine import Round, more_events, refine
+from remat.scheduler.search import GAP, Search
+
+MAX_ROUNDS = 8
+# Rounds without a better bound or answer after which the loop ends.
+PATIENCE = 3
+# Variables times nodes of one integer program; a clock cuts what still takes too long.
+WORK_NODES = 4_000_000
+MAX_NODES = 2_000
+MAX_SECONDS = 15.0
+# Iterations times ops of one chunk of annealing.
+POLISH_STEPS = 16_000_000
+MAX_ITERATIONS = 50_000
+
+
+def certify(search: Search, order: Int64, seed: int) -> bool:
+    """Improve the bound and the answer of `search`; whether the limit is proven infeasible.
+
+    `order` is the base order in which the points are decoded.
+    """
+    problem = search.problem
+    if problem.limit_bytes < 1 or search.is_proven:
+        return False
+    base = score(search.arrays, order, problem.limit_bytes)
+    if base is None:
+        return False
+    held = dict(zip(base.steps.tolist(), base.memory_bytes.tolist(), strict=True))
+    path = longest_path(problem)
+    hot = [held[op] > problem.limit_bytes for op in path]
+    loaded = load(problem)
+    events: tuple[int, ...] = (max(path, key=lambda op: held[op]),)
+    idle = 0
+    for number in range(MAX_ROUNDS):
+        search.pause()
+        before = (search.bound_ns, search.best_ns)
+        effort = _effort(search, loaded, len(events))
+        outcome = refine(search.arrays, loaded, events, order, effort, search.best_steps)
+        if outcome.is_infeasible:
+            return True
+        search.raise_bound(outcome.bound_ns, f"event relaxation, {len(events)} events")
+        _improve(search, outcome, seed + number)
+        idle = idle + 1 if before == (search.bound_ns, search.best_ns) else 0
+        more = more_events(path, events, outcome.raw, hot, problem.limit_bytes)
+        if search.is_proven or idle == PATIENCE or more == events:
+            break
+        events = more
+    return False
+
+
+def _improve(search: Search, outcome: Round, seed: int) -> None:
+    """Offer what was decoded, and polish it and the best answer."""
+    search.offer_all(outcome.found, "event relaxation")
+    starts: list[Sequence[int]] = [] if outcome.raw is None else [outcome.raw.steps.tolist()]
+    for start in (*starts, search.start):
+        if search.is_proven or not len(start):
+            return
+        search.pause()
+        effort = Effort(seed, chunk_iterations(search.arrays), 0.12)
+        found = polish(search.arrays, start, search.problem.limit_bytes, effort)
+        search.offer_all(found, "event relaxation, polished")
+
+
+def _effort(search: Search, loaded: Load, events: int) -> SolverEffort:
+    variables = 3 * (events + 1) * len(loaded.writer)
+    enough = float("inf")
+    if search.best_ns is not None:
+        enough = search.best_ns / (1 + GAP / 2) / loaded.unit_ns
+    return SolverEffort(
+        iterations=10_000_000,
+        nodes=min(MAX_NODES, WORK_NODES // variables),
+        seconds=min(MAX_SECONDS, search.seconds_left),
+        gap=GAP / 4 * loaded.base_ns / loaded.unit_ns,
+        enough=enough,
+        stop=search.is_over,
+    )
+
+
+def chunk_iterations(arrays: Arrays) -> int:
+    """The iterations of one chunk of annealing: a few seconds at most, less if there is little."""
+    return min(POLISH_STEPS // arrays.ops, 3_000 * arrays.ops, MAX_ITERATIONS)

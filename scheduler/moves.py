@@ -1,0 +1,279 @@
+"""The moves of the local search: each writes a neighbour of an evaluated sequence.
+
+A move reads `here` (evaluated) and writes steps and length of `there`; it returns False if it
+found nothing to do. Nothing here decides whether a move was good.
+"""
+
+from remat.scheduler.arrays import NONE, Arrays
+from remat.scheduler.compiled import Int64, part
+from remat.scheduler.draws import below, uniform
+from remat.scheduler.renew import (
+    ACROSS,
+    ADDED,
+    ADDED_AT,
+    AT,
+    BY_BYTES,
+    DROPPED,
+    MAY_BE_KEPT,
+    RENEWED,
+    STAMP,
+    WRITTEN,
+    Desk,
+    begin_copy,
+    copy_step,
+    renew,
+)
+from remat.scheduler.state import (
+    BUFFER,
+    BUFFERS,
+    BYTES,
+    FIRST_USE,
+    LENGTH,
+    MEMORY_BYTES,
+    OPENED,
+    READ_FROM,
+    RELEASED,
+    TOUCHED_AT,
+    VALUE,
+    WRITE_FROM,
+    WRITTEN_AT,
+    State,
+)
+
+# How often a buffer to drop is drawn by its size, and how often kept ones are drawn too.
+BY_BYTES_CHANCE = 0.7
+MAY_BE_KEPT_CHANCE = 0.2
+NEAR_STEPS = 8
+WINDOW_STEPS = 40
+TRIES = 40
+
+
+@part
+def rewrite(arrays: Arrays, here: State, there: State, desk: Desk) -> bool:
+    """Copy the sequence with what `desk.job` asks for computed anew.
+
+    That is what lives in the buffer DROPPED across the step ACROSS, right before each of its
+    later readers, the kept part of it at the end; or the value ADDED before the step ADDED_AT.
+    """
+    length = here.totals[LENGTH]
+    for t in range(length + 1):
+        desk.job[AT] = t
+        for k in range(lost_at(arrays, here, desk, t)):
+            v = desk.lost[k]
+            # Another one may have brought it along.
+            if desk.latest[v] != RENEWED and not renew(arrays, here, there, desk, v):
+                return False
+        if t < length and not copy_step(here, there, desk, t):
+            return False
+    there.totals[LENGTH] = desk.job[WRITTEN]
+    return True
+
+
+@part
+def lost_at(arrays: Arrays, here: State, desk: Desk, t: int) -> int:
+    """Write the values that are to be computed anew before step t to `desk.lost`; how many."""
+    if t == desk.job[ADDED_AT]:
+        desk.lost[0] = desk.job[ADDED]
+        return 1
+    buffer, across = desk.job[DROPPED], desk.job[ACROSS]
+    if buffer == NONE or t <= across or t > here.buffer[buffer, RELEASED]:
+        return 0
+    count = 0
+    if t == here.totals[LENGTH]:
+        for v in range(len(desk.latest)):
+            i = desk.latest[v]
+            if i >= 0 and arrays.kept[v] and here.instance[i, BUFFER] == buffer:
+                desk.lost[count] = v
+                count += 1
+        return count
+    for k in range(here.step[t, READ_FROM], here.step[t + 1, READ_FROM]):
+        i = here.source[k]
+        v = here.instance[i, VALUE]
+        is_lost = here.instance[i, BUFFER] == buffer and here.instance[i, WRITTEN_AT] <= across
+        if is_lost and desk.latest[v] == i:
+            desk.lost[count] = v
+            count += 1
+    return count
+
+
+@part
+def weight(here: State, desk: Desk, buffer: int) -> int:
+    """How likely a buffer is to be dropped across the step ACROSS.
+
+    0 unless it is held before and after that step, which does not touch it. `desk.job` says
+    whether size counts and whether kept ones may go, to be computed anew at the end.
+    """
+    across = desk.job[ACROSS]
+    released = here.buffer[buffer, RELEASED]
+    if released <= across or here.buffer[buffer, TOUCHED_AT] == across:
+        return 0
+    if released == here.totals[LENGTH] and not desk.job[MAY_BE_KEPT]:
+        return 0
+    size = here.buffer[buffer, BYTES]
+    return int(size if desk.job[BY_BYTES] else min(size, 1))
+
+
+@part
+def pick_buffer(here: State, desk: Desk) -> int:
+    """A random buffer to drop across the step ACROSS, mostly a large one; NONE if there is none."""
+    across = desk.job[ACROSS]
+    for k in range(here.step[across, READ_FROM], here.step[across + 1, READ_FROM]):
+        home = here.instance[here.source[k], BUFFER]
+        if home >= 0:
+            here.buffer[home, TOUCHED_AT] = across
+    desk.job[BY_BYTES] = uniform(desk.rng) < BY_BYTES_CHANCE
+    desk.job[MAY_BE_KEPT] = uniform(desk.rng) < MAY_BE_KEPT_CHANCE
+    opened = 0
+    total = 0
+    while opened < here.totals[BUFFERS] and here.buffer[opened, OPENED] < across:
+        total += weight(here, desk, int(opened))
+        opened += 1
+    left = int(uniform(desk.rng) * total)
+    for buffer in range(opened):
+        left -= weight(here, desk, buffer)
+        if left < 0:
+            return buffer
+    return NONE
+
+
+@part
+def ask_to_drop(here: State, desk: Desk, across: int, eagerness: float) -> bool:
+    """Ask `rewrite` to drop a random buffer across a step; False if there is none."""
+    begin_copy(desk, across, eagerness)
+    desk.job[DROPPED] = pick_buffer(here, desk)
+    return bool(desk.job[DROPPED] != NONE)
+
+
+@part
+def also_remove(here: State, there: State, desk: Desk) -> bool:
+    """Remove from a neighbour a random occurrence of an op that `here` runs more than once."""
+    length = there.totals[LENGTH]
+    for _ in range(TRIES):
+        t = below(desk.rng, length)
+        if here.copies[there.steps[t]] > 1:
+            move(there.steps, t + 1, there.steps, t, length - 1 - t)
+            there.totals[LENGTH] = length - 1
+            return True
+    return False
+
+
+@part
+def move(source: Int64, start: int, target: Int64, to: int, count: int) -> None:
+    """Copy a run of steps, first to last: within one array only downwards."""
+    for k in range(count):
+        target[to + k] = source[start + k]
+
+
+@part
+def ask_to_add(arrays: Arrays, here: State, desk: Desk) -> bool:
+    """Ask `rewrite` for an input of a random step right before it, or a kept value at the end."""
+    at = below(desk.rng, here.totals[LENGTH])
+    v = below(desk.rng, len(desk.latest))
+    if uniform(desk.rng) < 0.5:
+        first, end = arrays.read_at[here.steps[at]], arrays.read_at[here.steps[at] + 1]
+        if first == end:
+            return False
+        v = arrays.reads[first + below(desk.rng, end - first)]
+    elif not arrays.kept[v]:
+        return False
+    else:
+        at = here.totals[LENGTH]
+    begin_copy(desk, at - 1, 0.5)
+    desk.job[ADDED] = v
+    desk.job[ADDED_AT] = at
+    return True
+
+
+@part
+def remove_one(here: State, there: State, desk: Desk) -> bool:
+    """Remove a random occurrence of an op that occurs more than once."""
+    length = here.totals[LENGTH]
+    if length == len(here.copies):
+        return False
+    t = below(desk.rng, length)
+    tries = 0
+    while here.copies[here.steps[t]] == 1:
+        tries += 1
+        # Where recomputations are rare, take the next one.
+        t = below(desk.rng, length) if tries < TRIES else (t + 1) % length
+    move(here.steps, 0, there.steps, 0, t)
+    move(here.steps, t + 1, there.steps, t, length - 1 - t)
+    there.totals[LENGTH] = length - 1
+    return True
+
+
+@part
+def remove_window(here: State, there: State, desk: Desk) -> bool:
+    """Remove all recomputations in a random window."""
+    length = here.totals[LENGTH]
+    if length == len(here.copies):
+        return False
+    start = below(desk.rng, length)
+    end = start + 2 + below(desk.rng, max(2, min(WINDOW_STEPS, length // 8)))
+    desk.job[STAMP] += 1
+    written = 0
+    for t in range(length):
+        op = here.steps[t]
+        if start <= t < end and desk.stamp[op] == desk.job[STAMP]:
+            continue
+        desk.stamp[op] = desk.job[STAMP]
+        there.steps[written] = op
+        written += 1
+    there.totals[LENGTH] = written
+    return bool(written < length)
+
+
+@part
+def shift(here: State, there: State, desk: Desk) -> bool:
+    """Move a random step within the range that its sources and its readers leave."""
+    length = here.totals[LENGTH]
+    t = below(desk.rng, length)
+    first, last = 0, length - 1
+    if uniform(desk.rng) < 0.5:
+        first, last = max(0, t - NEAR_STEPS), min(last, t + NEAR_STEPS)
+    for k in range(here.step[t, READ_FROM], here.step[t + 1, READ_FROM]):
+        first = max(first, here.instance[here.source[k], WRITTEN_AT] + 1)
+    for i in range(here.step[t, WRITE_FROM], here.step[t + 1, WRITE_FROM]):
+        if here.instance[i, FIRST_USE] > t:
+            last = min(last, here.instance[i, FIRST_USE] - 1)
+    if last <= first:
+        return False
+    choice = uniform(desk.rng)
+    to = first + below(desk.rng, last - first + 1)
+    if choice < 0.2:
+        to = first
+    elif choice < 0.5:
+        to = last
+    return move_step(here, there, t, to)
+
+
+@part
+def move_step(here: State, there: State, t: int, to: int) -> bool:
+    """Copy the sequence with step t moved to place `to`; False if it is there already."""
+    length = here.totals[LENGTH]
+    low, high = min(t, to), max(t, to)
+    move(here.steps, 0, there.steps, 0, length)
+    if to > t:
+        move(here.steps, low + 1, there.steps, low, high - low)
+    else:
+        move(here.steps, low, there.steps, low + 1, high - low)
+    there.steps[to] = here.steps[t]
+    there.totals[LENGTH] = length
+    return to != t
+
+
+@part
+def tight_step(here: State, limit_bytes: int, desk: Desk) -> int:
+    """The step of the peak, or a random one over the limit."""
+    length = here.totals[LENGTH]
+    if uniform(desk.rng) < 0.5:
+        start = below(desk.rng, length)
+        for k in range(length):
+            t = (start + k) % length
+            if here.step[t, MEMORY_BYTES] > limit_bytes:
+                return int(t)
+    peak = 0
+    for t in range(length):
+        if here.step[t, MEMORY_BYTES] > here.step[peak, MEMORY_BYTES]:
+            peak = t
+    return peak
