@@ -14,7 +14,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from remat.build import Shapes, build_graph, build_problem, observed_shapes, tensor_bytes
-from remat.child import Payload, call
+from remat.child import Payload, call, call_timed
 from remat.costs import CostTable, Environment, OpCost, dumps, load
 from remat.errors import UsageError
 from remat.graph import Graph
@@ -75,14 +75,16 @@ def measure(request: Request, *, fresh: bool) -> Costing:
     """Costs of every op of a model; known ones come from the cache unless `fresh`."""
     here = environment(request.threads)
     model = read(request.model)
-    shapes = observed_shapes(model, call("remat.profiles.observe:observe", request.payload(0)))
+    shapes = observed_shapes(
+        model, call_timed("remat.profiles.observe:observe", request.payload(0))
+    )
     graph = build_graph(model, shapes, request.place)
     known = {} if fresh else dict(cached(here).ops)
     missing = {op.signature for op in graph.ops} - set(known)
     if not missing:
         costs = CostTable(here, {op.signature: known[op.signature] for op in graph.ops})
         return Costing(graph, costs, 0, len(graph.ops))
-    observed = call("remat.profiles.observe:observe", request.payload(request.repeats))
+    observed = call_timed("remat.profiles.observe:observe", request.payload(request.repeats))
     measured = _costs(model, shapes, graph, observed, request)
     costs = CostTable(here, measured)
     remember(costs)
@@ -92,7 +94,9 @@ def measure(request: Request, *, fresh: bool) -> Costing:
 def from_table(request: Request, table: CostTable) -> Costing:
     """The graph with the costs of a given table. Raises UsageError R221 where ops are missing."""
     model = read(request.model)
-    shapes = observed_shapes(model, call("remat.profiles.observe:observe", request.payload(0)))
+    shapes = observed_shapes(
+        model, call_timed("remat.profiles.observe:observe", request.payload(0))
+    )
     graph = build_graph(model, shapes, request.place)
     missing = [op for op in graph.ops if op.signature not in table.ops]
     if missing:

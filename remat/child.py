@@ -23,17 +23,33 @@ _TAIL_LINES = 6
 Payload = dict[str, Any]
 
 
-def call(target: str, payload: Payload, *, preload: str = "") -> Payload:
-    """The result of `target` ("remat.module:function"), called on `payload` in a fresh process.
+def call(target: str, payload: Payload) -> Payload:
+    """The result of `target` ("remat.module:function"), called on `payload` in a fresh process
+    that gives freed tensors back at once: for measuring memory.
 
     Raises the RematError that the function raised, or BadModel R510 where the process died.
     """
+    threshold = str(MMAP_THRESHOLD_BYTES)
+    fixed = {"MALLOC_MMAP_THRESHOLD_": threshold, "MALLOC_TRIM_THRESHOLD_": threshold}
+    return _call(target, payload, _environment() | fixed)
+
+
+def call_timed(target: str, payload: Payload) -> Payload:
+    """The same in a process with the usual allocator: for measuring time. Mapping each tensor
+    anew, as `call` has it, costs page faults that a caller need not pay."""
+    environment = _environment()
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
+        environment.pop(name, None)
+    return _call(target, payload, environment)
+
+
+def _call(target: str, payload: Payload, environment: dict[str, str]) -> Payload:
     with tempfile.TemporaryDirectory(prefix="remat-") as folder:
         request, reply = Path(folder, "request.json"), Path(folder, "reply.json")
         request.write_text(json.dumps({"target": target, "payload": payload}))
         process = subprocess.run(
             [sys.executable, "-m", "remat.child", str(request), str(reply)],
-            env=_environment(preload),
+            env=environment,
             capture_output=True,
             text=True,
             errors="replace",
@@ -48,15 +64,10 @@ def call(target: str, payload: Payload, *, preload: str = "") -> Payload:
     return result
 
 
-def _environment(preload: str) -> dict[str, str]:
-    threshold = str(MMAP_THRESHOLD_BYTES)
-    environment = dict(os.environ, MALLOC_MMAP_THRESHOLD_=threshold, MALLOC_TRIM_THRESHOLD_="65536")
+def _environment() -> dict[str, str]:
     # The parent may have been started from a checkout that is not installed.
     paths = [entry for entry in sys.path if entry]
-    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
-    if preload:
-        environment["LD_PRELOAD"] = preload
-    return environment
+    return dict(os.environ, PYTHONPATH=os.pathsep.join(dict.fromkeys(paths)))
 
 
 def _died(process: "subprocess.CompletedProcess[str]", payload: Payload) -> RematError:

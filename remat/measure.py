@@ -1,6 +1,7 @@
 """What one model takes, measured in a process of its own.
 
-Run by `remat.child` with a fixed mmap threshold. `held_bytes` is the anonymous memory that the
+Memory is measured with a fixed mmap threshold, time with the usual allocator (`remat.child`).
+`held_bytes` is the anonymous memory that the
 loaded and warmed session keeps, plus the pages of its weights file that are mapped; `run_bytes`
 is the high-water mark of a run above that. Code pages of the runtime, which every process
 shares, and the caller's inputs, which exist before, are in neither. Linux only: the high-water
@@ -10,7 +11,7 @@ mark is reset through /proc/self/clear_refs.
 import ctypes
 import gc
 import resource
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +19,53 @@ from remat import feeds
 from remat.child import Payload
 from remat.errors import BadModel
 from remat.passes.offline import first_line, runtime_errors
-from remat.profiles.observe import ENOUGH_SECONDS, LEAST_REPEATS
+from remat.profiles.observe import timed_runs
 from remat.profiles.session import Mode, open_session, session_options
-from remat.results import Measurement
 
 # A run under RLIMIT_DATA needs this much more than what it holds: pages, heaps of threads.
 ENFORCE_SLACK_BYTES = 1 << 20
+# Runs repeat their allocations; a second one guards against the grain of the accounting, and
+# with the default arena the second is the first to use the memory pattern.
+MEMORY_RUNS = 2
 
 
-def measurement(result: Payload) -> Measurement:
-    """The noun for what `measure` returned."""
-    return Measurement(
-        model=result["model"],
-        mode=result["mode"],
-        held_bytes=result["held_bytes"],
-        run_bytes=result["run_bytes"],
-        load_peak_bytes=result["load_peak_bytes"],
-        run_ns=tuple(result["run_ns"]),
-    )
-
-
-def measure(payload: Payload) -> Payload:
-    """Run payload["model"] in payload["mode"] on payload["feeds"], payload["repeats"] times.
+def measure_memory(payload: Payload) -> Payload:
+    """Run payload["model"] in payload["mode"] on payload["feeds"]: what it holds and takes.
 
     `outputs` (a path or "") receives the first run's outputs. `enforce_bytes`, where not 0, is
     set as a real limit on a further run; `survived` says whether that run came through.
     Raises BadModel R508 where the model does not load or run.
     """
-    arrays = feeds.load(Path(payload["feeds"]))
-    libc = ctypes.CDLL(None)
+    return _guarded(_memory, payload)
+
+
+def measure_time(payload: Payload) -> Payload:
+    """The nanoseconds of payload["repeats"] runs after a warm one, in order, as `run_ns`.
+
+    Raises BadModel R508 where the model does not load or run.
+    """
+    return _guarded(_time, payload)
+
+
+def _guarded(action: Callable[[Payload], Payload], payload: Payload) -> Payload:
     try:
-        return _measure(payload, arrays, libc)
+        return action(payload)
     except runtime_errors() as error:
         fact = f"the model does not load or run: {first_line(error)}"
         raise BadModel("R508", fact, place=str(payload["model"])) from None
 
 
-def _measure(payload: Payload, arrays: dict[str, feeds.Array], libc: Any) -> Payload:
+def _time(payload: Payload) -> Payload:
+    arrays = feeds.load(Path(payload["feeds"]))
+    options = session_options(Mode(payload["mode"]), payload["threads"])
+    session = open_session(payload["model"], options)
+    session.run(None, arrays)
+    return {"run_ns": timed_runs(session, arrays, payload["repeats"])}
+
+
+def _memory(payload: Payload) -> Payload:
+    arrays = feeds.load(Path(payload["feeds"]))
+    libc = ctypes.CDLL(None)
     options = session_options(Mode(payload["mode"]), payload["threads"])
     libc.malloc_trim(0)
     before, anonymous = _status("VmRSS"), _status("RssAnon")
@@ -64,16 +75,12 @@ def _measure(payload: Payload, arrays: dict[str, feeds.Array], libc: Any) -> Pay
     _warm(session, arrays, payload["outputs"])
     libc.malloc_trim(0)
     held = _status("RssAnon") - anonymous + _mapped_weights(Path(payload["model"]))
-    peaks, runs = _runs(session, arrays, payload["repeats"])
     result = {
-        "model": payload["model"],
-        "mode": payload["mode"],
         "held_bytes": held,
-        "run_bytes": max(peaks, default=0),
+        "run_bytes": max(_peak(session, arrays) for _ in range(MEMORY_RUNS)),
         "load_peak_bytes": load_peak,
-        "run_ns": runs,
     }
-    if payload.get("enforce_bytes"):
+    if payload["enforce_bytes"]:
         result["survived"] = _survives(session, arrays, payload["enforce_bytes"] - held)
     return result
 
@@ -88,24 +95,12 @@ def _warm(session: Any, arrays: dict[str, feeds.Array], outputs: str) -> None:
     gc.collect()
 
 
-def _runs(
-    session: Any, arrays: dict[str, feeds.Array], repeats: int
-) -> tuple[list[int], list[int]]:
-    """Peak bytes above the idle session, and nanoseconds, of each run."""
-    peaks: list[int] = []
-    runs: list[int] = []
-    begin = time.perf_counter()
-    while len(runs) < repeats:
-        _reset_high_water()
-        idle = _status("VmRSS")
-        start = time.perf_counter_ns()
-        values = session.run(None, arrays)
-        runs.append(time.perf_counter_ns() - start)
-        peaks.append(_status("VmHWM") - idle)
-        del values
-        if len(runs) >= LEAST_REPEATS and time.perf_counter() - begin > ENOUGH_SECONDS:
-            break
-    return peaks, runs
+def _peak(session: Any, arrays: dict[str, feeds.Array]) -> int:
+    """Bytes above the idle session at the peak of one run."""
+    _reset_high_water()
+    idle = _status("VmRSS")
+    session.run(None, arrays)
+    return _status("VmHWM") - idle
 
 
 def _survives(session: Any, arrays: dict[str, feeds.Array], allowed_bytes: int) -> bool:

@@ -38,7 +38,7 @@ _SIGNALS = (*_FLOATS[:3], "bool", *(f"{sign}int{bits}" for sign in ("", "u") for
 # The runtime's BatchNormalization writes over its running statistics: they stay what they are.
 _NEVER_CARRIED = {"BatchNormalization": (3, 4)}
 
-_VIEWS = ("Reshape", "Squeeze", "Unsqueeze")
+_VIEWS = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 # Kind, inputs and attributes of a node.
 _Call = tuple[str, list[str], dict[str, Any]]
@@ -71,7 +71,8 @@ def carried_input(
 
 
 def is_view(kind: str) -> bool:
-    """Whether the runtime's optimizer merges such a node with a Reshape next to it."""
+    """Whether the runtime's optimizer merges such a node with a Reshape next to it (an Identity,
+    left where it writes a graph output, goes as soon as it alone reads what it copies)."""
     return kind in _VIEWS
 
 

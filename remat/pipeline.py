@@ -19,6 +19,7 @@ from remat.profiles.session import Mode, thread_count
 from remat.results import Holder, Inspection, Measurement, OpProfile, Optimization, Profile, Verdict
 from remat.runtime import check_family, recorded_mode, recorded_threads
 from remat.scheduler.auto import least_budget
+from remat.scheduler.bounds import needed
 from remat.simulate import holders
 from remat.units import parse_size
 from remat.verify import Promise, Tolerance, Trial, compare, judge, run_trial, unrepeatable
@@ -30,6 +31,7 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
         plan = _plan(model, options, None, folder)
         problem, trace = plan.problem, plan.base_trace
         least, proven, _ = least_budget(problem, seed=options.seed)
+        _, needed_by = needed(problem)
         at = trace.live_bytes.index(trace.peak_bytes)
         order = range(len(problem.op_names))
         writer = problem.writer
@@ -47,8 +49,8 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
             as_is=as_is,
             peak_op=problem.op_names[at],
             least_found_bytes=min(as_is.total_bytes, least_total(plan, least)),
-            least_proven_bytes=constant + proven[0],
-            needed_by=problem.op_names[proven[1]] if proven[1] >= 0 else "",
+            least_proven_bytes=constant + proven,
+            needed_by=problem.op_names[needed_by] if needed_by >= 0 else "",
             holders=tuple(
                 Holder(problem.value_names[value], problem.op_names[writer[value]], size)
                 for value, size in held

@@ -1,4 +1,4 @@
-"""From a model file to what is scheduled: bound, optimized by the runtime, in its default order."""
+"""From a model file to what is scheduled: bound, optimized by the runtime."""
 
 import os
 import shutil
@@ -16,7 +16,6 @@ from remat.errors import BadModel, UsageError
 from remat.options import ModelOptions
 from remat.passes.offline import INLINE_WEIGHTS_LIMIT_BYTES, is_cpu_specific
 from remat.profiles.cpu import Request
-from remat.simulate import default_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def work_folder(beside: Path) -> Iterator[Path]:
 
 
 def prepare(source: Path, options: ModelOptions, folder: Path) -> Prepared:
-    """Bind, optimize offline, sort into the runtime's default order; all files go to `folder`."""
+    """Bind and optimize offline; all files go to `folder`."""
     original = onnx_io.read(source)
     dynamic = onnx_io.dynamic_dims(original)
     onnx_io.separate_weights(original)
@@ -77,7 +76,9 @@ def prepare(source: Path, options: ModelOptions, folder: Path) -> Prepared:
     options.progress("optimize", 0, 1)
     bound, left_dynamic = _optimized(original, unbound, source, options, folder)
     options.progress("optimize", 1, 1)
-    model = _in_default_order(onnx_io.read(folder / "optimized.onnx"))
+    # The runtime saves an optimized graph in the order in which a plain session runs it.
+    model = onnx_io.read(folder / "optimized.onnx")
+    onnx_io.give_readers(model)
     onnx_io.write(model, folder / "optimized.onnx")
     return Prepared(
         source=source,
@@ -124,20 +125,6 @@ def _offline(path: Path, source: Path, options: ModelOptions) -> None:
         "place": str(source),
     }
     call("remat.passes.offline:optimize_offline", payload)
-
-
-def _in_default_order(model: ModelProto) -> ModelProto:
-    """The nodes as the runtime's DEFAULT order runs them, outputs that nobody reads let go."""
-    nodes = list(model.graph.node)
-    writer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    producers = [
-        [writer[name] for name in onnx_io.read_names(node) if name in writer] for node in nodes
-    ]
-    order = default_order(producers)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes[index] for index in order)
-    onnx_io.give_readers(model)
-    return model
 
 
 def check_output(output: Path, source: Path, *, force: bool) -> None:

@@ -17,19 +17,20 @@ from remat.profiles.session import Mode, open_session, session_options, thread_c
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 
 
-def load(path: str | Path, *, threads: int | None = None, fix_malloc: bool = True) -> Any:
+def load(path: str | Path, *, threads: int | None = None, exact_memory: bool = False) -> Any:
     """An onnxruntime.InferenceSession that keeps the schedule and so the memory limit.
 
     `threads` overrides the intra-op threads that the model was planned for. A model that remat
-    did not write gets a plain session. `fix_malloc` fixes this process's mmap
-    threshold (glibc), so that each freed tensor goes back to the system: without that the heap
-    keeps and fragments them, and the process takes up to three times the peak.
+    did not write gets a plain session. With `exact_memory` this process's mmap threshold is fixed
+    (glibc), so that each freed tensor goes back to the system at once: the resident memory then
+    is what the limit was measured by, where the usual allocator keeps freed memory for the next
+    tensor, up to three times the peak. It costs the page faults of mapping each tensor anew.
     Raises UsageError R240 where the model was specialised for another CPU family.
     """
     path = Path(path)
     written = notes(read(path))
     check_family(written, path)
-    if fix_malloc:
+    if exact_memory:
         _fix_malloc()
     count = recorded_threads(written, 0) if threads is None else threads
     return open_session(path, session_options(recorded_mode(written), count))

@@ -14,8 +14,7 @@ from onnx import ModelProto
 
 from remat import feeds
 from remat.build import RANDOM_OPS
-from remat.child import Payload, call
-from remat.measure import measurement
+from remat.child import Payload, call, call_timed
 from remat.onnx_io import read_names
 from remat.results import Comparison, Measurement, Verdict
 from remat.units import format_bytes
@@ -43,7 +42,10 @@ class Trial:
 
 
 def run_trial(trial: Trial) -> tuple[Measurement, Payload]:
-    """Measure in a fresh process. Raises BadModel R508 where the model does not run."""
+    """Measure memory in a fresh process and, with `repeats` above 0, time in another.
+
+    Raises BadModel R508 where the model does not run.
+    """
     payload = {
         "model": str(trial.model),
         "mode": trial.mode,
@@ -53,8 +55,17 @@ def run_trial(trial: Trial) -> tuple[Measurement, Payload]:
         "outputs": str(trial.outputs or ""),
         "enforce_bytes": trial.enforce_bytes,
     }
-    result = call("remat.measure:measure", payload)
-    return measurement(result), result
+    memory = call("remat.measure:measure_memory", payload)
+    timed = call_timed("remat.measure:measure_time", payload) if trial.repeats else {"run_ns": [0]}
+    measured = Measurement(
+        model=str(trial.model),
+        mode=trial.mode,
+        held_bytes=memory["held_bytes"],
+        run_bytes=memory["run_bytes"],
+        load_peak_bytes=memory["load_peak_bytes"],
+        run_ns=tuple(timed["run_ns"]),
+    )
+    return measured, memory
 
 
 def unrepeatable(model: ModelProto) -> frozenset[str]:

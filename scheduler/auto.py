@@ -146,7 +146,8 @@ def _delay_outputs(search: Search, orders: Sequence[Int64], seed: int) -> None:
     found = Found()
     for start in (*orders, np.array(search.start)):
         found = found.with_candidate(tidy(arrays, [*start.tolist(), *late], limit))
-    search.offer_all(found, "late outputs")
+    if not search.offer_all(found, "late outputs") and search.best_ns is not None:
+        return
     for number, delayed in enumerate((found.least, found.feasible)):
         if delayed is not None and not search.is_proven:
             search.pause()
@@ -157,7 +158,7 @@ def _delay_outputs(search: Search, orders: Sequence[Int64], seed: int) -> None:
 def _anneal(search: Search, seed: int, chunks: int, temperature: float) -> None:
     """Polish the best, hot and cold in turn, until proven."""
     for chunk in range(chunks):
-        if search.is_proven:
+        if search.is_close:
             return
         search.pause()
         hot = temperature if chunk % 2 == 0 else 0.1

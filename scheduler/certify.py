@@ -7,6 +7,7 @@ from remat.scheduler.chain import longest_path
 from remat.scheduler.compiled import Int64
 from remat.scheduler.evaluate import score
 from remat.scheduler.event_model import Load, load
+from remat.scheduler.events import build, relax_linear
 from remat.scheduler.linear import Effort as SolverEffort
 from remat.scheduler.polish import Effort, polish
 from remat.scheduler.refine import Round, more_events, refine
@@ -18,7 +19,9 @@ PATIENCE = 3
 # Variables times nodes of one integer program; a clock cuts what still takes too long.
 WORK_NODES = 4_000_000
 MAX_NODES = 2_000
-MAX_SECONDS = 15.0
+MAX_SECONDS = 10.0
+# Chunks of annealing in a row from the best answer.
+CHAIN = 4
 # Iterations times ops of one chunk of annealing.
 POLISH_STEPS = 16_000_000
 MAX_ITERATIONS = 50_000
@@ -45,30 +48,43 @@ def certify(search: Search, order: Int64, seed: int) -> bool:
         search.pause()
         before = (search.bound_ns, search.best_ns)
         effort = _effort(search, loaded, len(events))
-        outcome = refine(search.arrays, loaded, events, order, effort, search.best_steps)
+        model = build(loaded, events)
+        # The relaxation with fractions takes a moment, so there is a bound whatever comes after.
+        search.raise_bound(relax_linear(model, effort).bound_ns, "event relaxation, linear")
+        effort = _effort(search, loaded, len(events))
+        outcome = refine(search.arrays, model, order, effort, search.best_steps)
         if outcome.is_infeasible:
             return True
         search.raise_bound(outcome.bound_ns, f"event relaxation, {len(events)} events")
         _improve(search, outcome, seed + number)
         idle = idle + 1 if before == (search.bound_ns, search.best_ns) else 0
         more = more_events(path, events, outcome.raw, hot, problem.limit_bytes)
-        if search.is_proven or idle == PATIENCE or more == events:
+        if search.is_close or idle == PATIENCE or more == events:
             break
         events = more
     return False
 
 
 def _improve(search: Search, outcome: Round, seed: int) -> None:
-    """Offer what was decoded, and polish it and the best answer."""
+    """Offer what was decoded and polish it; then the best answer, for as long as that pays."""
     search.offer_all(outcome.found, "event relaxation")
-    starts: list[Sequence[int]] = [] if outcome.raw is None else [outcome.raw.steps.tolist()]
-    for start in (*starts, search.start):
-        if search.is_proven or not len(start):
+    for start in (outcome.raw, outcome.found.least):
+        if start is not None and not search.is_proven:
+            _polish(search, start.steps.tolist(), seed)
+    for chunk in range(CHAIN):
+        before = search.best_ns or 2 * search.bound_ns
+        if search.is_proven or not search.start:
             return
-        search.pause()
-        effort = Effort(seed, chunk_iterations(search.arrays), 0.12)
-        found = polish(search.arrays, start, search.problem.limit_bytes, effort)
-        search.offer_all(found, "event relaxation, polished")
+        _polish(search, search.start, seed + chunk)
+        if search.best_ns and before - search.best_ns < GAP * search.bound_ns:
+            return
+
+
+def _polish(search: Search, start: Sequence[int], seed: int) -> None:
+    search.pause()
+    effort = Effort(seed, chunk_iterations(search.arrays), 0.12)
+    found = polish(search.arrays, start, search.problem.limit_bytes, effort)
+    search.offer_all(found, "event relaxation, polished")
 
 
 def _effort(search: Search, loaded: Load, events: int) -> SolverEffort:

@@ -174,7 +174,15 @@ def finish(arrays: Arrays, walk: Walk, rule: Rule, op: int, horizon: int, end: i
     for k in range(arrays.read_at[op], arrays.read_at[op + 1]):
         unpin(walk, arrays.reads[k])
         touch(walk, arrays.reads[k])
-    for k in range(first, last):
+    settle_in(arrays, walk, op)
+    return bool(walk.totals[TIME_NS] <= rule.ceiling_ns)
+
+
+@part
+def settle_in(arrays: Arrays, walk: Walk, op: int) -> None:
+    """Put what the op writes into the buffers chosen for it."""
+    first = arrays.write_at[op]
+    for k in range(first, arrays.write_at[op + 1]):
         v = arrays.writes[k]
         buffer = walk.choice[k - first]
         if buffer == NONE:
@@ -185,7 +193,6 @@ def finish(arrays: Arrays, walk: Walk, rule: Rule, op: int, horizon: int, end: i
         touch(walk, v)
         if walk.runs[op] > 1:
             costs_fell(arrays, walk, v)
-    return bool(walk.totals[TIME_NS] <= rule.ceiling_ns)
 
 
 @part

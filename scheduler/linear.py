@@ -4,6 +4,9 @@ The effort is limited by counts (simplex iterations, nodes), which repeat, and o
 clock. What is trusted is the dual bound alone; primal points are hints that others must judge.
 """
 
+import ctypes
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -137,6 +140,22 @@ def whole(program: Program, effort: Effort, start: Sequence[float] = ()) -> Answ
     return Answer(outcome, float(info.mip_dual_bound), point_found, nothing)
 
 
+def _without_banner() -> highspy.Highs:
+    """A new solver. Making one prints a banner that no option turns off, and our standard output
+    is data: while it is made, the descriptor leads nowhere."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        highs: highspy.Highs = highspy.Highs()  # type: ignore[no-untyped-call]
+        ctypes.CDLL(None).fflush(None)
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+    return highs
+
+
 def _highs(program: Program, effort: Effort, *, whole: bool) -> highspy.Highs:
     model = highspy.HighsLp()
     model.num_col_, model.num_row_ = len(program.cost), len(program.row_low)
@@ -153,7 +172,7 @@ def _highs(program: Program, effort: Effort, *, whole: bool) -> highspy.Highs:
     if whole:
         kinds = highspy.HighsVarType
         model.integrality_ = [kinds.kInteger if w else kinds.kContinuous for w in program.whole]
-    highs: highspy.Highs = highspy.Highs()  # type: ignore[no-untyped-call]
+    highs = _without_banner()
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("time_limit", max(0.0, effort.seconds))

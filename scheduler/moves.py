@@ -12,15 +12,12 @@ from remat.scheduler.renew import (
     ADDED,
     ADDED_AT,
     AT,
-    BY_BYTES,
     DROPPED,
-    MAY_BE_KEPT,
     RENEWED,
     STAMP,
     WRITTEN,
     Desk,
     begin_copy,
-    copy_step,
     renew,
 )
 from remat.scheduler.state import (
@@ -43,6 +40,7 @@ from remat.scheduler.state import (
 # How often a buffer to drop is drawn by its size, and how often kept ones are drawn too.
 BY_BYTES_CHANCE = 0.7
 MAY_BE_KEPT_CHANCE = 0.2
+NO_CAP = 1 << 62
 NEAR_STEPS = 8
 WINDOW_STEPS = 40
 TRIES = 40
@@ -55,18 +53,29 @@ def rewrite(arrays: Arrays, here: State, there: State, desk: Desk) -> bool:
     That is what lives in the buffer DROPPED across the step ACROSS, right before each of its
     later readers, the kept part of it at the end; or the value ADDED before the step ADDED_AT.
     """
-    length = here.totals[LENGTH]
+    length, room, written = here.totals[LENGTH], len(there.steps), 0
+    steps, step, instance, latest = here.steps, here.step, here.instance, desk.latest
+    target = there.steps
+    added_at, first_lost, last_lost = desk.job[ADDED_AT], desk.job[ACROSS] + 1, NONE
+    if desk.job[DROPPED] != NONE:
+        last_lost = here.buffer[desk.job[DROPPED], RELEASED]
     for t in range(length + 1):
-        desk.job[AT] = t
-        for k in range(lost_at(arrays, here, desk, t)):
-            v = desk.lost[k]
-            # Another one may have brought it along.
-            if desk.latest[v] != RENEWED and not renew(arrays, here, there, desk, v):
-                return False
-        if t < length and not copy_step(here, there, desk, t):
-            return False
-    there.totals[LENGTH] = desk.job[WRITTEN]
-    return True
+        if first_lost <= t <= last_lost or t == added_at:
+            desk.job[AT] = t
+            desk.job[WRITTEN] = written
+            for k in range(lost_at(arrays, here, desk, t)):
+                v = desk.lost[k]
+                # Another one may have brought it along.
+                if latest[v] != RENEWED and not renew(arrays, here, there, desk, v):
+                    return False
+            written = desk.job[WRITTEN]
+        if t < length and written < room:
+            target[written] = steps[t]
+            written += 1
+            for i in range(step[t, WRITE_FROM], step[t + 1, WRITE_FROM]):
+                latest[instance[i, VALUE]] = i
+    there.totals[LENGTH] = written
+    return bool(written < room)
 
 
 @part
@@ -76,8 +85,6 @@ def lost_at(arrays: Arrays, here: State, desk: Desk, t: int) -> int:
         desk.lost[0] = desk.job[ADDED]
         return 1
     buffer, across = desk.job[DROPPED], desk.job[ACROSS]
-    if buffer == NONE or t <= across or t > here.buffer[buffer, RELEASED]:
-        return 0
     count = 0
     if t == here.totals[LENGTH]:
         for v in range(len(desk.latest)):
@@ -97,42 +104,31 @@ def lost_at(arrays: Arrays, here: State, desk: Desk, t: int) -> int:
 
 
 @part
-def weight(here: State, desk: Desk, buffer: int) -> int:
-    """How likely a buffer is to be dropped across the step ACROSS.
+def pick_buffer(here: State, desk: Desk, across: int) -> int:
+    """A random buffer to drop across a step, mostly a large one; NONE if there is none.
 
-    0 unless it is held before and after that step, which does not touch it. `desk.job` says
-    whether size counts and whether kept ones may go, to be computed anew at the end.
+    It is held before and after the step, which does not touch it. Now and then it may be a kept
+    one, to be computed anew at the end.
     """
-    across = desk.job[ACROSS]
-    released = here.buffer[buffer, RELEASED]
-    if released <= across or here.buffer[buffer, TOUCHED_AT] == across:
-        return 0
-    if released == here.totals[LENGTH] and not desk.job[MAY_BE_KEPT]:
-        return 0
-    size = here.buffer[buffer, BYTES]
-    return int(size if desk.job[BY_BYTES] else min(size, 1))
-
-
-@part
-def pick_buffer(here: State, desk: Desk) -> int:
-    """A random buffer to drop across the step ACROSS, mostly a large one; NONE if there is none."""
-    across = desk.job[ACROSS]
+    table, length = here.buffer, here.totals[LENGTH]
     for k in range(here.step[across, READ_FROM], here.step[across + 1, READ_FROM]):
         home = here.instance[here.source[k], BUFFER]
         if home >= 0:
-            here.buffer[home, TOUCHED_AT] = across
-    desk.job[BY_BYTES] = uniform(desk.rng) < BY_BYTES_CHANCE
-    desk.job[MAY_BE_KEPT] = uniform(desk.rng) < MAY_BE_KEPT_CHANCE
-    opened = 0
-    total = 0
-    while opened < here.totals[BUFFERS] and here.buffer[opened, OPENED] < across:
-        total += weight(here, desk, int(opened))
+            table[home, TOUCHED_AT] = across
+    # Capped at one byte, all buffers are equally likely.
+    cap = NO_CAP if uniform(desk.rng) < BY_BYTES_CHANCE else 1
+    end = length + 1 if uniform(desk.rng) < MAY_BE_KEPT_CHANCE else length
+    opened, total = 0, 0
+    while opened < here.totals[BUFFERS] and table[opened, OPENED] < across:
+        if across < table[opened, RELEASED] < end and table[opened, TOUCHED_AT] != across:
+            total += min(cap, table[opened, BYTES])
         opened += 1
     left = int(uniform(desk.rng) * total)
     for buffer in range(opened):
-        left -= weight(here, desk, buffer)
-        if left < 0:
-            return buffer
+        if across < table[buffer, RELEASED] < end and table[buffer, TOUCHED_AT] != across:
+            left -= min(cap, table[buffer, BYTES])
+            if left < 0:
+                return buffer
     return NONE
 
 
@@ -140,7 +136,7 @@ def pick_buffer(here: State, desk: Desk) -> int:
 def ask_to_drop(here: State, desk: Desk, across: int, eagerness: float) -> bool:
     """Ask `rewrite` to drop a random buffer across a step; False if there is none."""
     begin_copy(desk, across, eagerness)
-    desk.job[DROPPED] = pick_buffer(here, desk)
+    desk.job[DROPPED] = pick_buffer(here, desk, across)
     return bool(desk.job[DROPPED] != NONE)
 
 

@@ -13,7 +13,7 @@ from remat.scheduler.chain import next_event, spread
 from remat.scheduler.compiled import Int64
 from remat.scheduler.encode import encode
 from remat.scheduler.evaluate import Scored
-from remat.scheduler.event_model import Load, load
+from remat.scheduler.event_model import EventModel, Load, load
 from remat.scheduler.events import Relaxed, build, fixed_units, relax_linear, relax_whole
 from remat.scheduler.found import Found
 from remat.scheduler.linear import Effort, Outcome
@@ -38,17 +38,16 @@ class Round:
 
 def refine(
     arrays: Arrays,
-    loaded: Load,
-    events: Sequence[int],
+    model: EventModel,
     order: Int64,
     effort: Effort,
     known: Sequence[int],
 ) -> Round:
-    """Relax at `events` (along a path) and decode on the base order; `known` fits, or is empty.
+    """Solve a relaxation and decode it on the base order; `known` fits, or is empty.
 
     `effort.enough` counts the time of all ops, also of those without variables.
     """
-    model = build(loaded, events)
+    loaded, events = model.load, model.when.events
     effort = replace(effort, enough=effort.enough - fixed_units(model))
     if len(model.program.cost) > TOO_LARGE:
         answer = relax_linear(model, effort)

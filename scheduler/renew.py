@@ -11,7 +11,7 @@ import numpy as np
 from remat.scheduler.arrays import NONE, Arrays
 from remat.scheduler.compiled import Int64, Real, Word, part
 from remat.scheduler.draws import seeded, uniform
-from remat.scheduler.state import BUFFER, LAST_USE, RELEASED, VALUE, WRITE_FROM, State
+from remat.scheduler.state import BUFFER, LAST_USE, RELEASED, State
 
 # In place of an instance: the value has been computed anew.
 RENEWED = -2
@@ -24,11 +24,9 @@ STAMP = 1
 DROPPED = 2
 ACROSS = 3
 AT = 4
-BY_BYTES = 5
-MAY_BE_KEPT = 6
-ADDED = 7
-ADDED_AT = 8
-JOBS = 9
+ADDED = 5
+ADDED_AT = 6
+JOBS = 7
 
 
 class Desk(NamedTuple):
@@ -36,9 +34,9 @@ class Desk(NamedTuple):
 
     `job` holds what the functions below would otherwise pass along: WRITTEN steps so far, the
     current STAMP, the DROPPED buffer and the step ACROSS which it is dropped (NONE if there is
-    none), the step AT which something is computed anew, and how to choose what to drop (BY_BYTES,
-    MAY_BE_KEPT) or what to add (ADDED before the step ADDED_AT). `eagerness[0]` is how likely a value that
-    was dead across that step is computed anew rather than held longer.
+    none), the step AT which something is computed anew, or the value ADDED before the step
+    ADDED_AT. `eagerness[0]` is how likely a value that was dead across that step is computed anew
+    rather than held longer.
     """
 
     latest: Int64
@@ -142,11 +140,3 @@ def begin_copy(desk: Desk, across: int, eagerness: float) -> None:
     desk.eagerness[0] = eagerness
     for v in range(len(desk.latest)):
         desk.latest[v] = NONE
-
-
-@part
-def copy_step(here: State, there: State, desk: Desk, t: int) -> bool:
-    """Write step t of `here`."""
-    for i in range(here.step[t, WRITE_FROM], here.step[t + 1, WRITE_FROM]):
-        desk.latest[here.instance[i, VALUE]] = i
-    return write(there, desk, here.steps[t])

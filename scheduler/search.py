@@ -13,6 +13,9 @@ from remat.simulate import run_order, strict
 
 # An answer within this share of the bound is called optimal.
 GAP = 1e-4
+# An answer within this share of the bound is good enough to stop at: closing the rest costs far
+# more time than it gains. It is called feasible, with its bound.
+CLOSE = 1e-3
 # How often a sequence is put into the runtime's order and rid of what is dead then.
 NORMALIZATIONS = 3
 
@@ -81,6 +84,11 @@ class Search:
     def is_proven(self) -> bool:
         """Whether the answer is optimal to within `GAP`."""
         return self.best_ns is not None and self.best_ns <= self.bound_ns * (1 + GAP)
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the answer is so near the bound that the search may end."""
+        return self.best_ns is not None and self.best_ns <= self.bound_ns * (1 + CLOSE)
 
     @property
     def start(self) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ def cases(count: int) -> list[tuple[int, Problem]]:
 
 def test_against_the_exact_optimum() -> None:
     feasible = equal = proven = infeasible = 0
-    for seed, problem in cases(300):
+    for seed, problem in cases(200):
         best = brute_force(problem)
         solution = solve(problem)
         assert_keeps_its_promises(problem, solution)
@@ -63,7 +63,7 @@ def test_against_the_exact_optimum() -> None:
             assert solution.time_ns >= best[0], seed
             equal += solution.time_ns == best[0]
             proven += solution.status is Status.OPTIMAL
-    assert min(feasible, infeasible) >= 60
+    assert min(feasible, infeasible) >= 40
     assert equal >= 0.95 * feasible
     assert proven >= 0.65 * feasible
 
