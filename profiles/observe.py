@@ -36,8 +36,8 @@ def observe(payload: Payload) -> Payload:
 
     The result has `shapes` (one list per node of [dtype, shape] per output), `fresh_bytes` and
     `workspace_bytes` per node, `kernel_ns` (per node, one entry a run), `profiled_ns` and
-    `plain_ns` per run. With 0 repeats there are only the shapes. Raises BadModel R506 where the model
-    does not run.
+    `plain_ns` per run. With 0 repeats there are only the shapes.
+    Raises BadModel R506 where the model does not run.
     """
     arrays = feeds.load(Path(payload["feeds"]))
     model = Path(payload["model"])

@@ -1,10 +1,10 @@
 """What a memory limit covers, and what of it is left for a schedule.
 
-limit of the schedule = budget - weights - the session's own bookkeeping - a margin.
+limit of the schedule = budget - weights - the session's own bookkeeping.
 
 The bookkeeping is measured: what a strict session of the unscheduled graph holds beyond its
-weights, per node, so that a schedule with more nodes is charged for them. The margin covers the
-grain of the system's own accounting.
+weights, per node, so that a schedule with more nodes is charged for them; with it goes the grain
+of the system's own accounting.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,9 @@ from remat.results import Breakdown, Measurement
 from remat.schedule import Trace
 
 # Resident pages are counted in batches per thread, so a high-water mark wavers by this much.
-LEAST_MARGIN_BYTES = 128 << 10
-MARGIN_SHARE = 512
-# A share of the nodes is set aside for clones before it is known how many there will be.
-EXPECTED_CLONES_SHARE = 5
+GRAIN_BYTES = 64 << 10
+# Every schedule is charged for this many clones, so that a few of them change no limit.
+CLONES_PERCENT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +34,16 @@ class Account:
     def overhead_for(self, nodes: int) -> int:
         """The overhead of a schedule with that many nodes, rounded up."""
         growing = max(0, self.overhead_bytes - self.fixed_bytes)
-        return self.overhead_bytes + -(-growing * max(0, nodes - self.nodes) // max(1, self.nodes))
+        more = max(self.nodes * CLONES_PERCENT // 100, nodes - self.nodes)
+        return self.overhead_bytes + -(-growing * more // max(1, self.nodes))
 
     def limit(self, budget_bytes: int, nodes: int) -> int:
         """What tensors and workspace may take; may be negative."""
-        margin = max(LEAST_MARGIN_BYTES, budget_bytes // MARGIN_SHARE)
-        return budget_bytes - self.weights_bytes - self.overhead_for(nodes) - margin
-
-    def expected_nodes(self) -> int:
-        """A guess of the nodes of a schedule that recomputes."""
-        return self.nodes + self.nodes // EXPECTED_CLONES_SHARE
+        return budget_bytes - self.weights_bytes - self.overhead_for(nodes)
 
     def budget_for(self, limit_bytes: int) -> int:
-        """The least budget whose `limit` for the expected nodes is at least `limit_bytes`."""
-        rest = limit_bytes + self.weights_bytes + self.overhead_for(self.expected_nodes())
-        by_share = -(-rest * MARGIN_SHARE // (MARGIN_SHARE - 1)) + 1
-        return max(rest + LEAST_MARGIN_BYTES, by_share)
+        """The least budget whose `limit` is at least `limit_bytes`, for few clones."""
+        return limit_bytes + self.weights_bytes + self.overhead_for(self.nodes)
 
 
 def account(
@@ -58,7 +51,7 @@ def account(
 ) -> Account:
     """From the strict run of the unscheduled graph: `trace` is what its tensors should take."""
     held = max(0, base.held_bytes - weights_bytes)
-    unexplained = max(0, base.run_bytes - trace.peak_bytes)
+    unexplained = max(0, base.run_bytes - trace.peak_bytes) + GRAIN_BYTES
     return Account(
         weights_bytes=weights_bytes,
         inputs_bytes=inputs_bytes,

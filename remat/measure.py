@@ -108,7 +108,7 @@ def _survives(session: Any, arrays: dict[str, feeds.Array], allowed_bytes: int) 
     limit = _status("VmData") + max(0, allowed_bytes) + ENFORCE_SLACK_BYTES
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    died = (*runtime_errors(), MemoryError)
+    died: tuple[type[BaseException], ...] = (*runtime_errors(), MemoryError)
     try:
         session.run(None, arrays)
     except died:

@@ -26,6 +26,7 @@ from remat.profiles.session import Mode, settings, thread_count
 from remat.results import Breakdown, Measurement, Verdict
 from remat.schedule import Solution, Status, Step, Trace
 from remat.scheduler.auto import solve
+from remat.scheduler.search import GAP
 from remat.simulate import run_order, strict
 from remat.units import format_bytes, format_mem_argument
 from remat.verify import Promise, Tolerance, Trial, compare, judge, run_trial, unrepeatable
@@ -102,9 +103,15 @@ def plan_within(plan: Plan, budget_bytes: int, options: OptimizeOptions) -> Plan
     """
     nodes, limit = len(plan.graph.ops), plan.accounted.limit(budget_bytes, len(plan.graph.ops))
     begin = time.monotonic()
-    planned = None
-    for _ in range(MOST_PINNED_ATTEMPTS if options.pin else MOST_ATTEMPTS):
+    planned, bound_ns = None, None
+    for attempt in range(MOST_PINNED_ATTEMPTS if options.pin else MOST_ATTEMPTS):
         solution = _solve(plan, limit, budget_bytes, options, begin)
+        if not solution.steps and attempt:
+            raise _not_kept(plan, planned, limit, budget_bytes)
+        _require_steps(plan, solution, budget_bytes)
+        # What is proven under a tighter limit is no bound for the budget: the first one stays.
+        bound_ns = solution.lower_bound_ns if bound_ns is None else min(bound_ns, solution.time_ns)
+        solution = _bounded(solution, bound_ns)
         planned = _lower(plan, solution, limit, budget_bytes, options)
         nodes = len(planned.model.graph.node)
         allowed = plan.accounted.limit(budget_bytes, nodes)
@@ -133,17 +140,26 @@ def _solve(
     left = None
     if options.time_limit_s is not None:
         left = max(1.0, options.time_limit_s - (time.monotonic() - begin))
-    solution = solve(
+    return solve(
         plan.problem.with_limit(limit),
         seed=options.model.seed,
         time_limit_s=left,
         on_progress=_progress(options.model.progress),
     )
+
+
+def _bounded(solution: Solution, bound_ns: int) -> Solution:
+    """The solution with a bound that holds for the budget, and the status that follows."""
+    proven = solution.time_ns <= bound_ns * (1 + GAP)
+    status = Status.OPTIMAL if proven else Status.FEASIBLE
+    return replace(solution, lower_bound_ns=bound_ns, status=status)
+
+
+def _require_steps(plan: Plan, solution: Solution, budget_bytes: int) -> None:
     if solution.status is Status.INFEASIBLE:
         raise _infeasible(plan, solution, budget_bytes)
     if not solution.steps:
         raise _no_answer(plan, solution, budget_bytes)
-    return solution
 
 
 def _progress(report: Callable[[str, int, int], None]) -> Callable[[str, int | None, int], None]:
@@ -250,6 +266,19 @@ def _no_answer(plan: Plan, solution: Solution, budget_bytes: int) -> NoAnswer:
         f"above {format_bytes(plan.accounted.budget_for(solution.needed_bytes))}"
     )
     return NoAnswer("R401", fact, place=str(plan.prepared.source), fix=_enough(plan, solution))
+
+
+def _not_kept(plan: Plan, planned: Planned | None, limit: int, budget_bytes: int) -> NoAnswer:
+    """A schedule fits by liveness, but what it takes beside that (clones' bookkeeping, reuse in a
+    pinned session, what was measured) does not, and none was found that leaves room for it."""
+    short = plan.accounted.limit(budget_bytes, len(plan.graph.ops)) - limit
+    taken = planned.predicted.total_bytes if planned else budget_bytes
+    fact = (
+        f"no schedule found within {format_bytes(budget_bytes)} that leaves "
+        f"{format_bytes(short)} for what a session adds to it"
+    )
+    fix = f"the last one took {format_bytes(taken)}: use --mem {format_mem_argument(taken + short)}"
+    return NoAnswer("R402", fact, place=str(plan.prepared.source), fix=fix)
 
 
 def _enough(plan: Plan, solution: Solution) -> str:

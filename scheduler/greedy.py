@@ -31,7 +31,7 @@ from remat.scheduler.residency import (
     unpin,
 )
 
-MAX_FAILURES = 4
+MAX_IDLE = 4
 # Looking for a buffer to evict is what takes the time; hopeless limits take it without end.
 MIN_SCANS = 1_000_000
 SCANS_PER_OP = 2_500
@@ -285,19 +285,23 @@ def sweep(arrays: Arrays, orders: Sequence[Int64], limit_bytes: int) -> Found:
     """`materialize` with up to 24 pairs of exponents over each order; the best that came out.
 
     A run that cannot beat what is known (it holds more than the least peak so far, or takes
-    longer than the fastest that fits) gives up, so hopeless limits cost little.
+    longer than the fastest that fits) gives up, and an order that brings nothing new is left
+    after a few runs, so hopeless limits cost little. All pairs are tried on the first order if
+    any of the first few fits: pass the most promising order first.
     """
     found = Found()
-    for order in orders:
+    exponents = EXPONENTS[: max(6, SWEEP_STEPS // arrays.ops)]
+    for turn, order in enumerate(orders):
         found = found.with_candidate(score(arrays, order, limit_bytes))
-        failures = 0
-        for exponents in EXPONENTS[: max(6, SWEEP_STEPS // arrays.ops)]:
-            policy = _ambitious(arrays, limit_bytes, exponents, found)
+        idle = 0
+        for cost_power, distance_power in exponents:
+            policy = _ambitious(arrays, limit_bytes, (cost_power, distance_power), found)
             steps = materialize(arrays, order, limit_bytes, policy)
-            failures = 0 if steps is not None else failures + 1
+            before = found.start
             if steps is not None:
                 found = found.with_candidate(score(arrays, steps, limit_bytes))
-            elif failures == MAX_FAILURES and found.feasible is None:
+            idle = 0 if found.start is not before else idle + 1
+            if idle >= MAX_IDLE and (turn > 0 or found.feasible is None):
                 break
     return found
 

@@ -14,8 +14,8 @@ __all__ = ["Effort", "least_peak", "polish"]
 
 # Annealing aims below the least peak so far, closer and closer.
 AIMS = (0.9, 0.95, 0.95, 0.97, 0.97, 0.98, 0.98, 0.99)
-BISECTIONS = 7
-EXPONENTS = ((1.0, 1.0), (0.5, 0.5), (0.0, 1.0))
+BISECTIONS = 6
+EXPONENTS = ((1.0, 1.0), (0.5, 0.5))
 
 
 def polish(arrays: Arrays, steps: Sequence[int] | Int64, limit_bytes: int, effort: Effort) -> Found:
@@ -38,7 +38,7 @@ def least_peak(arrays: Arrays, seed: int, max_iterations: int) -> Scored:
     low, high = 0, best.peak_bytes
     for _ in range(BISECTIONS):
         aim = (low + high) // 2
-        found = _greedy_least(arrays, order, aim)
+        found = _greedy_least(arrays, order, aim, best.peak_bytes)
         if found is None or found.peak_bytes > aim:
             low = aim
         if found is not None and found.lower_than(best):
@@ -52,10 +52,19 @@ def least_peak(arrays: Arrays, seed: int, max_iterations: int) -> Scored:
     return best
 
 
-def _greedy_least(arrays: Arrays, order: Int64, limit_bytes: int) -> Scored | None:
+def _greedy_least(
+    arrays: Arrays, order: Int64, limit_bytes: int, ceiling_bytes: int
+) -> Scored | None:
+    """The least peak of a few greedy walks, those over the ceiling given up."""
     found = Found()
     for cost_power, distance_power in EXPONENTS:
-        steps = materialize(arrays, order, limit_bytes, Policy(cost_power, distance_power))
+        policy = Policy(
+            cost_power,
+            distance_power,
+            max_steps=3 * arrays.ops + 64,
+            ceiling_bytes=ceiling_bytes,
+        )
+        steps = materialize(arrays, order, limit_bytes, policy)
         if steps is not None:
             found = found.with_candidate(score(arrays, steps, limit_bytes))
     return found.least

@@ -1,0 +1,129 @@
+"""The promise, measured: every model of a folder at falling budgets.
+
+    python -m benchmarks.guarantee FOLDER [-o guarantee.json] [--budgets 90,80,70,60,50,least]
+
+Prints one row per model and budget: the exit code, predicted and measured peak, their
+difference, time overhead predicted, bounded and measured, seconds. Writes the same as JSON.
+"""
+
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from remat.errors import RematError
+from remat.onnx_io import dynamic_dims, read
+from remat.options import ModelOptions, OptimizeOptions
+from remat.pipeline import inspect, optimize
+from remat.results import Optimization
+
+# Dynamic dimensions of models we know; everything else dynamic gets 1.
+KNOWN_SIZES = {
+    "p2o.DynamicDimension.1": 320,
+    "p2o.DynamicDimension.2": 320,
+    "input.1": 512,
+}
+COLUMNS = (
+    ("model", 28),
+    ("budget", 7),
+    ("exit", 4),
+    ("budget_mib", 10),
+    ("measured_mib", 12),
+    ("kept", 5),
+    ("error_pct", 9),
+    ("equal", 5),
+    ("status", 9),
+    ("overhead_pct", 12),
+    ("bound_pct", 9),
+    ("seconds", 7),
+)
+MIB = 1 << 20
+
+
+def row(model: Path, budget: str, limit_s: float, options: ModelOptions) -> dict[str, Any]:
+    """One model at one budget ("90%" or "least")."""
+    begin = time.monotonic()
+    found: dict[str, Any] = {"model": model.stem, "budget": budget, "exit": 0}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            mem = budget
+            if budget == "least":
+                mem = str(inspect(model, options).least_found_bytes)
+            target = Path(folder, "out.onnx")
+            wanted = OptimizeOptions(mem=mem, model=options, output=target, time_limit_s=limit_s)
+            found |= facts(optimize(model, wanted))
+        except RematError as error:
+            found |= {"exit": int(error.exit_code), "code": error.code, "fact": error.fact}
+    found["seconds"] = round(time.monotonic() - begin, 1)
+    return found
+
+
+def facts(result: Optimization) -> dict[str, Any]:
+    """What the table shows of a result."""
+    verdict = result.verdict
+    if verdict is None:
+        raise ValueError("the benchmark needs the measurement")
+    measured, predicted = verdict.optimized.peak_bytes, result.predicted.total_bytes
+    return {
+        "budget_mib": round(result.budget_bytes / MIB, 2),
+        "as_is_mib": round(result.as_is_bytes / MIB, 2),
+        "predicted_mib": round(predicted / MIB, 2),
+        "measured_mib": round(measured / MIB, 2),
+        "default_mib": round(verdict.original.peak_bytes / MIB, 2),
+        "kept": measured <= result.budget_bytes,
+        "error_pct": round(100 * (predicted - measured) / max(1, measured), 2),
+        "equal": all(one.equal for one in verdict.outputs),
+        "status": str(result.status),
+        "overhead_pct": round(100 * (result.predicted_ns / max(1, result.base_ns) - 1), 3),
+        "bound_pct": round(100 * (result.lower_bound_ns / max(1, result.base_ns) - 1), 3),
+        "recomputed": result.recomputed_ops,
+        "default_ms": round(verdict.original.median_ns / 1e6, 2),
+        "measured_ms": round(verdict.optimized.median_ns / 1e6, 2),
+    }
+
+
+def line(found: dict[str, Any]) -> str:
+    """A row of the table."""
+    cells = (
+        str(found.get(name, found.get("code", "") if name == "kept" else "")) for name, _ in COLUMNS
+    )
+    return " ".join(
+        cell[:width].ljust(width) for cell, (_, width) in zip(cells, COLUMNS, strict=True)
+    )
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True))
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("guarantee.json"))
+@click.option("--budgets", default="90%,80%,70%,60%,50%,least")
+@click.option("--models", default="", help="Comma-separated names; all if empty.")
+@click.option("--time-limit", default=45.0, help="Seconds of search per budget.")
+@click.option("--threads", default=2)
+def main(
+    folder: Path, output: Path, budgets: str, models: str, time_limit: float, threads: int
+) -> None:
+    """Run every model of FOLDER at every budget."""
+    wanted = set(filter(None, models.split(",")))
+    click.echo(" ".join(name[:width].ljust(width) for name, width in COLUMNS))
+    rows = []
+    for model in sorted(folder.glob("*.onnx")):
+        if wanted and model.stem not in wanted:
+            continue
+        names = {name for _, name in dynamic_dims(read(model))}
+        dims = {name: KNOWN_SIZES.get(name, 1) for name in sorted(names)}
+        options = dataclasses.replace(ModelOptions(), dims=dims, threads=threads, repeats=3)
+        for budget in budgets.split(","):
+            rows.append(row(model, budget, time_limit, options))
+            click.echo(line(rows[-1]))
+            output.write_text(json.dumps(rows, indent=1) + "\n")
+    broken = [one for one in rows if one["exit"] not in (0, 3, 4)]
+    sys.exit(1 if broken else 0)
+
+
+if __name__ == "__main__":
+    main()
