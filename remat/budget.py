@@ -42,8 +42,9 @@ class Account:
         return budget_bytes - self.weights_bytes - self.overhead_for(nodes)
 
     def budget_for(self, limit_bytes: int) -> int:
-        """The least budget whose `limit` is at least `limit_bytes`, for few clones."""
-        return limit_bytes + self.weights_bytes + self.overhead_for(self.nodes)
+        """A budget whose `limit` is at least `limit_bytes`, for few clones, with a grain more:
+        the bookkeeping is measured anew each time."""
+        return limit_bytes + self.weights_bytes + self.overhead_for(self.nodes) + GRAIN_BYTES
 
 
 def account(

@@ -48,7 +48,7 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
             activations_bytes=sum(tensor.nbytes for tensor in plan.graph.tensors.values()),
             as_is=as_is,
             peak_op=problem.op_names[at],
-            least_found_bytes=min(as_is.total_bytes, least_total(plan, least)),
+            least_found_bytes=least_total(plan, min(least, trace.peak_bytes)),
             least_proven_bytes=constant + proven,
             needed_by=problem.op_names[needed_by] if needed_by >= 0 else "",
             holders=tuple(

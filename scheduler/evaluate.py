@@ -182,8 +182,7 @@ def place(arrays: Arrays, state: State, limit_bytes: int) -> None:  # noqa: C901
     steps, step, source, instance = state.steps, state.step, state.source, state.instance
     table, latest, value_bytes, kept = state.buffer, state.latest, arrays.value_bytes, arrays.kept
     alias_slot, inplace_at = arrays.alias_slot, arrays.inplace_at
-    inplace_slots = arrays.inplace_slots
-    workspace, times = arrays.workspace_bytes, arrays.time_ns
+    inplace_slots, workspace = arrays.inplace_slots, arrays.workspace_bytes
     length = state.totals[LENGTH]
     held, peak, excess, time_ns, buffers = 0, 0, 0, 0, 0
     for t in range(length):
@@ -218,7 +217,7 @@ def place(arrays: Arrays, state: State, limit_bytes: int) -> None:  # noqa: C901
                 table[buffer, OUTSTANDING] += instance[i, USES] + 1
         memory = held + workspace[op]
         step[t, MEMORY_BYTES] = memory
-        time_ns += times[op]
+        time_ns += arrays.time_ns[op]
         peak = max(peak, memory)
         excess += max(0, memory - limit_bytes)
         for k in range(slots, slots_end):
@@ -235,10 +234,8 @@ def place(arrays: Arrays, state: State, limit_bytes: int) -> None:  # noqa: C901
                 if table[used, OUTSTANDING] == 0:
                     table[used, RELEASED] = t
                     held -= table[used, BYTES]
-    state.totals[TIME_NS] = time_ns
-    state.totals[PEAK_BYTES] = peak
-    state.totals[EXCESS_BYTES] = excess
-    state.totals[BUFFERS] = buffers
+    state.totals[TIME_NS], state.totals[PEAK_BYTES] = time_ns, peak
+    state.totals[EXCESS_BYTES], state.totals[BUFFERS] = excess, buffers
 
 
 @entry

@@ -32,6 +32,7 @@ from remat.scheduler.residency import (
 )
 
 MAX_IDLE = 4
+MAX_IDLE_LATER = 2
 # Looking for a buffer to evict is what takes the time; hopeless limits take it without end.
 MIN_SCANS = 1_000_000
 SCANS_PER_OP = 2_500
@@ -301,7 +302,7 @@ def sweep(arrays: Arrays, orders: Sequence[Int64], limit_bytes: int) -> Found:
             if steps is not None:
                 found = found.with_candidate(score(arrays, steps, limit_bytes))
             idle = 0 if found.start is not before else idle + 1
-            if idle >= MAX_IDLE and (turn > 0 or found.feasible is None):
+            if idle >= (MAX_IDLE_LATER if turn else MAX_IDLE) and (turn or found.feasible is None):
                 break
     return found
 
