@@ -1,6 +1,6 @@
 """Graphs nobody here made: the models that come with the onnx package, at 100% and at the least.
 
-    python -m benchmarks.package_models [-o package_models.json] [--nodes 300] [--seed 0] [--least]
+    python -m benchmarks.package_models [-o package_models.json] [--nodes 300] [--least]
 
 Takes every `light_*` model and a seeded sample of the backend's node models (all with --nodes -1).
 A model is done where `optimize` keeps the budget with equal outputs, and refused where it raises
@@ -9,6 +9,7 @@ one row per model that is not done and the counts; writes all rows as JSON.
 """
 
 import collections
+import importlib
 import json
 import os
 import random
@@ -17,7 +18,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,6 @@ from typing import Any
 import click
 import numpy as np
 import onnx
-from onnx import ModelProto
 
 from remat import feeds
 from remat.errors import ExitCode, RematError
@@ -34,8 +34,9 @@ from remat.onnx_io import caller_inputs, dynamic_dims, read
 from remat.options import ModelOptions, OptimizeOptions
 from remat.pipeline import inspect, optimize
 
-# What numpy itself can store without pickling; the rest is left to generated inputs.
-PLAIN_KINDS = "biufcU"
+WORKERS = 2
+# Small models: a schedule is found at once.
+SEARCH_SECONDS = 5.0
 BUG_CODES = (ExitCode.CHECK_FAILED, ExitCode.INTERNAL)
 
 
@@ -82,16 +83,30 @@ def node_cases() -> list[Any]:
     return sorted((case for case in cases if case.model is not None), key=lambda case: case.name)
 
 
-def write_case(name: str, model: ModelProto, given: Sequence[Any], folder: Path) -> Job:
+def node_cases_of(modules: Sequence[str]) -> dict[str, Any]:
+    """The cases of some of the package's modules, by name: all of them take many seconds to make.
+
+    Importing such a module makes its cases and puts them in the list that is collected.
+    """
+    node = importlib.import_module("onnx.backend.test.case.node")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in modules:
+            importlib.import_module(f"{node.__name__}.{module}")
+    return {case.name: case for case in node._NodeTestCases}
+
+
+def write_case(case: Any, folder: Path) -> Job:
     """Write the model of a test case and, where all are plain tensors, its inputs."""
-    path = folder / f"{name}.onnx"
-    path.write_bytes(model.SerializeToString())
-    names = [info.name for info in caller_inputs(model)]
+    path = folder / f"{case.name}.onnx"
+    path.write_bytes(case.model.SerializeToString())
+    names = [info.name for info in caller_inputs(case.model)]
+    given = case.data_sets[0][0] if case.data_sets else ()
     arrays = dict(zip(names, (_plain(one) for one in given), strict=False))
     kept = {key: array for key, array in arrays.items() if array is not None}
     if len(kept) < len(names) or not names:
         return Job(path, None)
-    inputs = folder / f"{name}.npz"
+    inputs = path.with_suffix(".npz")
     feeds.publish(kept, inputs)
     return Job(path, inputs)
 
@@ -101,25 +116,23 @@ def _plain(value: Any) -> feeds.Array | None:
         return None
     array = np.asarray(value)
     array = array.astype(str) if array.dtype == object else array
-    return array if array.dtype.kind in PLAIN_KINDS and array.dtype.isbuiltin else None
+    return array if array.dtype.kind == "U" or array.dtype.isbuiltin == 1 else None
 
 
-def attempt(job: Job, mem: str, limit_s: float) -> Outcome:
-    """Optimize one model at a budget as typed, or "least", without writing anything."""
+def attempt(job: Job, mem: str) -> Outcome:
+    """Optimize one model at a budget as typed, or "least", without writing anything.
+
+    Any exception but a RematError gets out: it is a bug.
+    """
     begin = time.monotonic()
     ops, result, code, fact = 0, "ok", int(ExitCode.DONE), ""
     try:
         options = _options(job)
         size = str(inspect(job.model, options).least_found_bytes) if mem == "least" else mem
-        wanted = OptimizeOptions(mem=size, model=options, time_limit_s=limit_s, check=True)
+        wanted = OptimizeOptions(mem=size, model=options, time_limit_s=SEARCH_SECONDS, check=True)
         ops = optimize(job.model, wanted).ops
     except RematError as error:
         result, code, fact = error.code, int(error.exit_code), error.fact
-    except Exception as error:
-        # Whatever gets out is the finding that this script is for.
-        result, code = type(error).__name__, int(ExitCode.INTERNAL)
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        fact = f"{error} ({Path(place.filename).name}:{place.lineno})"
     seconds = round(time.monotonic() - begin, 1)
     return Outcome(job.model.stem, mem, result, code, fact, ops, seconds)
 
@@ -129,28 +142,29 @@ def _options(job: Job) -> ModelOptions:
     return ModelOptions(dims=dims, inputs=job.inputs, threads=1, repeats=2)
 
 
-def _all_budgets(job: Job, budgets: Sequence[str], limit_s: float) -> list[Outcome]:
-    """The first budget that is not kept ends it."""
-    found: list[Outcome] = []
-    for mem in budgets:
-        found.append(attempt(job, mem, limit_s))
-        if found[-1].result != "ok":
-            break
-    return found
+def attempts(
+    todo: Iterable[Job], mem: str, pool: ProcessPoolExecutor
+) -> Iterator[tuple[Job, Outcome]]:
+    """What became of each job at one budget, as they finish."""
+    futures = {pool.submit(attempt, job, mem): job for job in todo}
+    for future in as_completed(futures):
+        job, error = futures[future], future.exception()
+        yield job, future.result() if error is None else _unexpected(job, mem, error)
 
 
-def jobs(nodes: int, seed: int, folder: Path) -> list[Job]:
-    """The light models and a sample of `nodes` node models (all where negative), written out."""
-    found = [Job(path, None) for path in light_models()]
+def _unexpected(job: Job, mem: str, error: BaseException) -> Outcome:
+    fact = " ".join("".join(traceback.format_exception(error)).split())[-300:]
+    return Outcome(job.model.stem, mem, type(error).__name__, int(ExitCode.INTERNAL), fact, 0, 0.0)
+
+
+def node_jobs(nodes: int, seed: int, folder: Path) -> list[Job]:
+    """A sample of `nodes` node models (all where negative), written out."""
     if not nodes:
-        return found
+        return []
     cases = node_cases()
     if 0 <= nodes < len(cases):
         cases = random.Random(seed).sample(cases, nodes)
-    for case in cases:
-        given = case.data_sets[0][0] if case.data_sets else ()
-        found.append(write_case(case.name, case.model, given, folder))
-    return found
+    return [write_case(case, folder) for case in cases]
 
 
 def summary(outcomes: Iterable[Outcome]) -> list[str]:
@@ -172,25 +186,28 @@ def line(one: Outcome) -> str:
     "-o", "--output", type=click.Path(path_type=Path), default=Path("package_models.json")
 )
 @click.option("--nodes", default=300, help="Node models in the sample; -1 for all.")
+@click.option("--light/--no-light", default=True, help="The whole networks.")
 @click.option("--seed", default=0, help="Of the sample.")
 @click.option("--least", is_flag=True, help="The least feasible budget as well.")
-@click.option("--time-limit", default=5.0, help="Seconds of search per budget.")
-@click.option("--workers", default=2)
-def main(output: Path, nodes: int, seed: int, least: bool, time_limit: float, workers: int) -> None:
+def main(output: Path, nodes: int, light: bool, seed: int, least: bool) -> None:
     """Optimize the models of the onnx package."""
     budgets = ("100%", "least") if least else ("100%",)
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="remat-") as folder:
         os.environ["REMAT_CACHE_DIR"] = str(Path(folder, "cache"))
-        todo = jobs(nodes, seed, Path(folder))
-        with ProcessPoolExecutor(workers) as pool:
-            futures = [pool.submit(_all_budgets, job, budgets, time_limit) for job in todo]
-            for future in as_completed(futures):
-                for one in future.result():
+        todo = node_jobs(nodes, seed, Path(folder))
+        todo += [Job(path, None) for path in light_models()] if light else []
+        with ProcessPoolExecutor(WORKERS) as pool:
+            for mem in budgets:
+                done: list[Job] = []
+                for job, one in attempts(todo, mem, pool):
                     outcomes.append(one)
-                    if one.result != "ok":
+                    if one.result == "ok":
+                        done.append(job)
+                    else:
                         click.echo(line(one))
-                _write(outcomes, output)
+                    _write(outcomes, output)
+                todo = done
     click.echo("\n".join(summary(outcomes)))
     sys.exit(1 if any(one.is_bug for one in outcomes) else 0)
 

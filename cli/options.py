@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from remat.errors import UsageError
-from remat.options import ModelOptions
+from remat.options import SEARCH_SECONDS, ModelOptions
 
 Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
@@ -194,6 +194,8 @@ seconds_option: Decorator = click.option(
     "time_limit_s",
     metavar="TIME",
     callback=_seconds,
+    default=f"{SEARCH_SECONDS:g}s",
+    show_default=True,
     help="Stop the search after 60, 60s, 2m ...; the answer then depends on the machine's speed.",
 )
 model_options = stacked(dim_option, inputs_option, threads_option)

@@ -14,7 +14,7 @@ def optimized_order(payload: Payload) -> Payload:
     """Run in a fresh process: `nodes`, the names of the nodes that are left of payload["model"]
     after every optimization, in the order in which a plain session runs them.
 
-    The runtime saves an optimized model in that order. Raises BadModel R505 where it refuses it.
+    The runtime saves an optimized model in that order. Raises BadModel R511 where it refuses it.
     """
     import onnxruntime as ort
 
@@ -32,6 +32,6 @@ def optimized_order(payload: Payload) -> Payload:
             ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
         except runtime_errors() as error:
             fact = f"ONNX Runtime does not accept the model: {first_line(error)}"
-            raise BadModel("R505", fact, place=str(source)) from None
+            raise BadModel("R511", fact, place=str(source)) from None
         model = onnx.load_model(str(target), load_external_data=False)
     return {"nodes": [node.name for node in model.graph.node]}

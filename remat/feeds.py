@@ -19,11 +19,18 @@ from remat.onnx_io import caller_inputs, subgraphs_of
 
 Array = npt.NDArray[np.generic]
 
+# The runtime returns most 8-bit floats as raw bytes, but none of these.
+NOT_RETURNED = frozenset(
+    getattr(TensorProto, name)
+    for name in ("BFLOAT16", "INT4", "UINT4", "INT2", "UINT2", "FLOAT4E2M1", "FLOAT8E8M0")
+    if hasattr(TensorProto, name)  # some are younger than the oldest onnx that we run on
+)
+
 
 def make(model: ModelProto, seed: int) -> dict[str, Array]:
     """One array per input of a model whose dimensions are all bound.
 
-    Raises BadModel R504 for an input that is not a tensor.
+    Raises BadModel R504 for an input that is no tensor, or of a type that numpy lacks.
     """
     random = np.random.default_rng(seed)
     compared = _compared_with(model)
@@ -33,14 +40,11 @@ def make(model: ModelProto, seed: int) -> dict[str, Array]:
 def _array(
     info: onnx.ValueInfoProto, random: np.random.Generator, compared: Mapping[str, int]
 ) -> Array:
-    if not info.type.HasField("tensor_type"):
-        kind = info.type.WhichOneof("value")
-        raise BadModel("R504", f"input {info.name} is a {kind}, only tensors are supported")
+    dtype = _numpy_type(info)
     tensor = info.type.tensor_type
     shape = tuple(dim.dim_value for dim in tensor.shape.dim)
     if tensor.elem_type == TensorProto.STRING:
         return random.choice(np.array(["a", "b", "c"], dtype=object), size=shape)
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     if info.name in compared:
         return np.full(shape, compared[info.name], dtype)
     if np.issubdtype(dtype, np.integer) or dtype == np.bool_:
@@ -48,6 +52,46 @@ def _array(
     if np.issubdtype(dtype, np.complexfloating):
         return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(dtype)
     return np.asarray(random.standard_normal(shape)).astype(dtype)
+
+
+def _numpy_type(info: onnx.ValueInfoProto) -> np.dtype[np.generic]:
+    """The numpy type of an input. Raises BadModel R504 where the runtime takes no such array."""
+    _require_tensor("input", info)
+    kind = info.type.tensor_type.elem_type
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+    if dtype.isbuiltin != 1:
+        raise _not_exchanged("input", info)
+    return dtype
+
+
+def require_tensors(model: ModelProto) -> None:
+    """Raises BadModel R504 where an input or output is nothing that numpy holds (a sequence, an
+    optional, bfloat16, ...): the runtime neither takes nor returns it as an array."""
+    for info in caller_inputs(model):
+        _numpy_type(info)
+    for info in model.graph.output:
+        if info.type.WhichOneof("value") is None:
+            continue
+        _require_tensor("output", info)
+        if info.type.tensor_type.elem_type in NOT_RETURNED:
+            raise _not_exchanged("output", info)
+
+
+def _require_tensor(role: str, info: onnx.ValueInfoProto) -> None:
+    kind = info.type.WhichOneof("value")
+    if kind != "tensor_type":
+        found = (kind or "value of no type").replace("_", " ")
+        fact = f"{role} {info.name} is a {found}, only tensors are supported"
+        raise BadModel("R504", fact)
+
+
+def _not_exchanged(role: str, info: onnx.ValueInfoProto) -> BadModel:
+    name = TensorProto.DataType.Name(info.type.tensor_type.elem_type).lower()
+    return BadModel(
+        "R504",
+        f"{role} {info.name} is a {name} tensor, which the runtime does not exchange with numpy",
+        fix="cast it inside the model: float inputs and outputs around it",
+    )
 
 
 def _compared_with(model: ModelProto) -> dict[str, int]:
@@ -84,7 +128,8 @@ def read(path: Path) -> dict[str, Array]:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, AttributeError, BadZipFile) as error:
         fix = "write it with numpy: np.savez('inputs.npz', **{name: array})"
-        fact = f"the inputs cannot be read: {error}"
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "no .npz file"
+        fact = f"the inputs cannot be read: {why}"
         raise UsageError("R230", fact, place=str(path), fix=fix) from None
 
 
@@ -100,8 +145,7 @@ def fitting(arrays: Mapping[str, Array], model: ModelProto, path: Path | None) -
 
 
 def _fits(info: onnx.ValueInfoProto, array: Array, path: Path | None) -> None:
-    tensor = info.type.tensor_type
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    tensor, dtype = info.type.tensor_type, _numpy_type(info)
     if array.dtype != dtype and tensor.elem_type != TensorProto.STRING:
         fact = f"input {info.name!r} is {array.dtype}, the model wants {dtype}"
         raise UsageError("R231", fact, place=str(path), fix="convert the array with .astype()")

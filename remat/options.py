@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+# What a search may take unless the caller says otherwise.
+SEARCH_SECONDS = 45.0
+
 
 def _silent(_stage: str, _done: int, _total: int) -> None:
     """Progress of nobody's interest."""
@@ -30,14 +33,14 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class OptimizeOptions:
-    """`mem` as typed ("4GB", "60%"); `time_limit_s` None for no limit but the solver's own."""
+    """`mem` as typed ("4GB", "60%"); `time_limit_s` bounds the search for a schedule."""
 
     mem: str
     model: ModelOptions = field(default_factory=ModelOptions)
     output: Path | None = None
     schedule: Path | None = None
     costs: Path | None = None
-    time_limit_s: float | None = None
+    time_limit_s: float = SEARCH_SECONDS
     pin: bool = False
     verify: bool = True
     check: bool = False

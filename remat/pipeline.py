@@ -10,7 +10,7 @@ from remat import costs as cost_tables
 from remat import feeds, onnx_io
 from remat.errors import UsageError
 from remat.lower import notes
-from remat.options import ModelOptions, OptimizeOptions, VerifyOptions
+from remat.options import SEARCH_SECONDS, ModelOptions, OptimizeOptions, VerifyOptions
 from remat.outcome import optimization, schedule_file, write_model, write_text
 from remat.plan import Plan, least_total, make_plan, plan_within
 from remat.prepare import Prepared, check_output, prepare, work_folder
@@ -30,7 +30,7 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
     with work_folder(_beside(model)) as folder:
         plan = _plan(model, options, None, folder)
         problem, trace = plan.problem, plan.base_trace
-        least, proven, _ = least_budget(problem, seed=options.seed)
+        least, proven, _ = least_budget(problem, seed=options.seed, time_limit_s=SEARCH_SECONDS)
         _, needed_by = needed(problem)
         at = trace.live_bytes.index(trace.peak_bytes)
         order = range(len(problem.op_names))

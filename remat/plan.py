@@ -32,6 +32,8 @@ from remat.units import format_bytes, format_mem_argument
 from remat.verify import Promise, Tolerance, Trial, compare, judge, run_trial, unrepeatable
 
 MOST_ATTEMPTS = 4
+# Even a later attempt gets this long to find a first answer.
+LEAST_SECONDS = 5.0
 # What reuse adds to a schedule's liveness moves with the schedule, so it takes more of them.
 MOST_PINNED_ATTEMPTS = 12
 
@@ -137,9 +139,7 @@ def _solve(
 ) -> Solution:
     if limit <= 0:
         raise _nothing_left(plan, budget_bytes)
-    left = None
-    if options.time_limit_s is not None:
-        left = max(1.0, options.time_limit_s - (time.monotonic() - begin))
+    left = max(LEAST_SECONDS, options.time_limit_s - (time.monotonic() - begin))
     return solve(
         plan.problem.with_limit(limit),
         seed=options.model.seed,

@@ -61,6 +61,7 @@ def prepare(source: Path, options: ModelOptions, folder: Path) -> Prepared:
     original = onnx_io.read(source)
     dynamic = onnx_io.dynamic_dims(original)
     onnx_io.separate_weights(original)
+    feeds.require_tensors(original)
     onnx_io.link_external_files(original, source.parent, folder)
     arrays = feeds.read(options.inputs) if options.inputs else None
     dims = dict(options.dims)

@@ -7,7 +7,6 @@ import os
 import pkgutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,9 +52,12 @@ def test_version(remat_process: Process) -> None:
 def test_help_is_there_at_once(remat_process: Process) -> None:
     seconds = []
     for _ in range(5):
-        start = time.perf_counter()
+        # Processor time: what other tests do meanwhile is not ours.
+        before = os.times()
         assert remat_process("--help").returncode == 0
-        seconds.append(time.perf_counter() - start)
+        after = os.times()
+        spent = after.children_user - before.children_user
+        seconds.append(spent + after.children_system - before.children_system)
     assert min(seconds) < HELP_LIMIT_S
 
 
