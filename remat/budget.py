@@ -18,6 +18,10 @@ from remat.schedule import Trace
 GRAIN_BYTES = 64 << 10
 # Every schedule is charged for this many clones, so that a few of them change no limit.
 CLONES_PERCENT = 3
+LEAST_CLONES = 2
+# About what a session holds without nodes; only what it holds above that grows with them. An
+# estimate for planning: what is written is measured.
+EMPTY_SESSION_BYTES = 1_250_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,8 @@ class Account:
     def overhead_for(self, nodes: int) -> int:
         """The overhead of a schedule with that many nodes, rounded up."""
         growing = max(0, self.overhead_bytes - self.fixed_bytes)
-        more = max(self.nodes * CLONES_PERCENT // 100, nodes - self.nodes)
+        charged = max(LEAST_CLONES, self.nodes * CLONES_PERCENT // 100)
+        more = max(charged, nodes - self.nodes)
         return self.overhead_bytes + -(-growing * more // max(1, self.nodes))
 
     def limit(self, budget_bytes: int, nodes: int) -> int:
@@ -57,7 +62,7 @@ def account(
         weights_bytes=weights_bytes,
         inputs_bytes=inputs_bytes,
         overhead_bytes=held + unexplained,
-        fixed_bytes=unexplained,
+        fixed_bytes=unexplained + min(held, EMPTY_SESSION_BYTES),
         nodes=nodes,
     )
 

@@ -137,7 +137,7 @@ def plan_within(plan: Plan, budget_bytes: int, options: OptimizeOptions) -> Plan
 def _solve(
     plan: Plan, limit: int, budget_bytes: int, options: OptimizeOptions, begin: float
 ) -> Solution:
-    if limit <= 0:
+    if limit < 0:
         raise _nothing_left(plan, budget_bytes)
     left = max(LEAST_SECONDS, options.time_limit_s - (time.monotonic() - begin))
     return solve(
@@ -277,12 +277,13 @@ def _not_kept(plan: Plan, planned: Planned | None, limit: int, budget_bytes: int
         f"no schedule found within {format_bytes(budget_bytes)} that leaves "
         f"{format_bytes(short)} for what a session adds to it"
     )
-    fix = f"the last one took {format_bytes(taken)}: use --mem {format_mem_argument(taken + short)}"
+    enough = min(taken + short, least_total(plan, plan.base_trace.peak_bytes))
+    fix = f"the last one took {format_bytes(taken)}: use --mem {format_mem_argument(enough)}"
     return NoAnswer("R402", fact, place=str(plan.prepared.source), fix=fix)
 
 
 def _enough(plan: Plan, solution: Solution) -> str:
-    total = least_total(plan, solution.least_bytes)
+    total = least_total(plan, min(solution.least_bytes, plan.base_trace.peak_bytes))
     return (
         f"the least budget found is {format_bytes(total)}: use --mem {format_mem_argument(total)}"
     )
@@ -294,7 +295,8 @@ def _nothing_left(plan: Plan, budget_bytes: int) -> Infeasible:
         f"{format_bytes(plan.graph.weights_bytes)} and the session itself "
         f"{format_bytes(plan.accounted.overhead_bytes)}"
     )
-    fix = f"the peak as it is: --mem {format_mem_argument(plan.as_is.total_bytes)}"
+    enough = least_total(plan, plan.base_trace.peak_bytes)
+    fix = f"the model as it is runs with --mem {format_mem_argument(enough)}"
     return Infeasible("R302", fact, place=str(plan.prepared.source), fix=fix)
 
 

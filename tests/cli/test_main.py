@@ -16,6 +16,7 @@ import pytest
 import remat
 import remat.cli
 from remat.cli.main import group
+from remat.options import SEARCH_SECONDS
 from tests import fake_pipeline, result_samples
 from tests.cli_runner import invoke
 
@@ -128,7 +129,7 @@ def test_defaults_of_optimize_are_those_of_its_options(fake: fake_pipeline.Calls
     invoke("optimize", "m.onnx", "--mem", "60%")
     [(_, call)] = fake
     assert call["options"].verify
-    assert call["options"].time_limit_s is None
+    assert call["options"].time_limit_s == SEARCH_SECONDS
     assert call["options"].model.repeats == 5
 
 

@@ -32,6 +32,8 @@ from remat.simulate import default_order, strict
 from remat.verify import Tolerance, Trial, compare, run_trial
 from tests.problems import NO_HOISTED, random_problem, random_steps, training_like
 
+# Random models in which a clone gives the optimizer something new to do, which must be noticed.
+FUSED_ANEW = frozenset({13, 16})
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_ALL")
 
 
@@ -240,7 +242,9 @@ def test_random_models_run_as_scheduled_at_every_level(seed: int, tmp_path: Path
     assert pinned.is_exact
     assert len(names) > 5
     arrays = feeds.load(prepared.feeds)
-    for level in LEVELS:
+    mode = plain_mode(pinned, _written(pinned, tmp_path), portable=False)
+    assert (mode is Mode.UNOPTIMIZED) == (seed in FUSED_ANEW)
+    for level in LEVELS if mode is Mode.PLAIN else LEVELS[:1]:
         assert _order(pinned.model, level, arrays, tmp_path) == names, level
 
 
@@ -280,7 +284,7 @@ def test_a_sample_model_runs_as_scheduled_at_every_level(
     kind: str, root: Path, tmp_path: Path
 ) -> None:
     made = _sample(root, "transformer_train", tmp_path)
-    shuffled = random_steps(made.problem, 1, 8)
+    shuffled = random_steps(made.problem, 3, 40)
     steps = shuffled if kind == "shuffled" else _recomputing(made.problem, 1, 40)
     pinned, names = _pinned(made, steps)
     arrays = feeds.load(tmp_path / "feeds.npz")
