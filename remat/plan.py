@@ -103,7 +103,7 @@ def plan_within(plan: Plan, budget_bytes: int, options: OptimizeOptions) -> Plan
     Raises Infeasible R301 with the proof, NoAnswer R401 where none was found, CheckFailed R101
     where outputs differ or the budget is broken after every attempt.
     """
-    nodes, limit = len(plan.graph.ops), plan.accounted.limit(budget_bytes, len(plan.graph.ops))
+    limit = plan.accounted.limit(budget_bytes, len(plan.graph.ops))
     begin = time.monotonic()
     planned, bound_ns = None, None
     for attempt in range(MOST_PINNED_ATTEMPTS if options.pin else MOST_ATTEMPTS):
@@ -115,8 +115,7 @@ def plan_within(plan: Plan, budget_bytes: int, options: OptimizeOptions) -> Plan
         bound_ns = solution.lower_bound_ns if bound_ns is None else min(bound_ns, solution.time_ns)
         solution = _bounded(solution, bound_ns)
         planned = _lower(plan, solution, limit, budget_bytes, options)
-        nodes = len(planned.model.graph.node)
-        allowed = plan.accounted.limit(budget_bytes, nodes)
+        allowed = plan.accounted.limit(budget_bytes, len(planned.model.graph.node))
         if planned.trace.peak_bytes > allowed:
             # The clones' own bookkeeping does not fit: plan for as many as there were.
             # Where a plain session's reuse takes more than liveness, leave room for that as well.
