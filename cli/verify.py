@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--enforce",
     is_flag=True,
-    help="Run OPTIMIZED under a hard limit of the operating system, too.",
+    help="Run both under a hard limit of the operating system, too; OPTIMIZED must come through.",
 )
 @common_options
 @packed(ModelOptions, "model")

@@ -13,10 +13,12 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from remat import page_pool
 from remat.build import Shapes, build_graph, build_problem, observed_shapes, tensor_bytes
 from remat.child import Payload, call, call_timed
 from remat.costs import CostTable, Environment, OpCost, dumps, load
 from remat.errors import UsageError
+from remat.files import write_text
 from remat.graph import Graph
 from remat.onnx_io import read
 from remat.problem import NONE, Problem
@@ -68,7 +70,8 @@ def environment(threads: int) -> Environment:
     from remat.profiles.session import PROVIDER, thread_count
 
     runtime = f"onnxruntime {onnxruntime.__version__}"
-    return Environment(runtime, PROVIDER, thread_count(threads), cpu_model())
+    allocator = "the page pool" if page_pool.library() else "malloc"
+    return Environment(runtime, PROVIDER, thread_count(threads), cpu_model(), allocator)
 
 
 def measure(request: Request, *, fresh: bool) -> Costing:
@@ -181,7 +184,7 @@ def _first_mismatches(
     graph: Graph, costs: dict[str, OpCost], fresh: Sequence[int], shapes: Shapes
 ) -> dict[str, tuple[int, int]]:
     """(output slot, input slot or NONE) by signature, of ops that read no mismatched op's value."""
-    problem = build_problem(graph, CostTable(Environment("", "", 0, ""), costs), NO_LIMIT_BYTES)
+    problem = build_problem(graph, CostTable(Environment("", "", 0, "", ""), costs), NO_LIMIT_BYTES)
     order = run_order(problem, range(len(graph.ops)))
     opened = {buffer.opened_by for buffer in buffers(problem, order)}
     doubtful: set[int] = set()
@@ -260,8 +263,6 @@ def remember(costs: CostTable) -> None:
     merged = CostTable(costs.environment, {**cached(costs.environment).ops, **costs.ops})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-        partial.write_text(dumps(merged))
-        partial.replace(path)
+        write_text(path, dumps(merged))
     except OSError:
         return

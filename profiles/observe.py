@@ -22,7 +22,7 @@ from remat.child import Payload
 from remat.errors import BadModel
 from remat.onnx_io import write
 from remat.passes.offline import first_line, runtime_errors
-from remat.profiles.session import Mode, open_session, session_options
+from remat.profiles.session import Mode, open_pooled, open_session, session_options
 
 # Node names of the observed copy: the reports are keyed by name, and names repeat or are missing.
 NAME = "remat_op_{}"
@@ -103,7 +103,7 @@ def _profile(
         options = session_options(Mode.STRICT, payload["threads"])
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder, "profile"))
-        session = open_session(model, options)
+        session = open_pooled(model, options)
         session.run(None, arrays)
         run_ns = timed_runs(session, arrays, payload["repeats"])
         events = json.loads(Path(session.end_profiling()).read_text())
@@ -130,7 +130,7 @@ def _kernel_events(events: list[dict[str, Any]]) -> dict[int, list[dict[str, Any
 
 
 def _plain(model: Path, arrays: dict[str, feeds.Array], payload: Payload) -> list[int]:
-    session = open_session(model, session_options(Mode.STRICT, payload["threads"]))
+    session = open_pooled(model, session_options(Mode.STRICT, payload["threads"]))
     # No warm run: two sessions have run in this process already, and the fastest run counts.
     return timed_runs(session, arrays, payload["repeats"])
 

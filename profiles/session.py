@@ -19,6 +19,7 @@ from typing import Any
 
 import onnxruntime as ort
 
+from remat import page_pool
 from remat.schedule_file import SessionRecord
 
 PROVIDER = "CPUExecutionProvider"
@@ -73,6 +74,14 @@ def session_options(mode: Mode, threads: int) -> ort.SessionOptions:
         options.execution_order = getattr(ort.ExecutionOrder, wanted.execution_order)
         options.enable_mem_reuse = wanted.enable_mem_reuse
     return options
+
+
+def open_pooled(model: Path | str, options: ort.SessionOptions) -> Any:
+    """`open_session` on the page pool where it was built (`remat.page_pool`), unless the options
+    ask for the runtime's own arena."""
+    if not options.enable_cpu_mem_arena:
+        page_pool.use(options)
+    return open_session(model, options)
 
 
 def open_session(model: Path | str, options: ort.SessionOptions) -> Any:

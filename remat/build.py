@@ -9,26 +9,12 @@ from remat.child import Payload
 from remat.costs import CostTable
 from remat.errors import BadModel
 from remat.graph import Graph, Op, Tensor
-from remat.onnx_io import caller_inputs, captured, subgraphs_of
+from remat.onnx_io import caller_inputs, captured, subgraph_nodes, subgraphs_of
 from remat.problem import CONSTANT, NONE, Problem
 from remat.profiles.in_place import element_bytes, onnx_type
 from remat.profiles.signature import signatures
+from remat.random_ops import is_random
 
-# Their results differ from run to run, so a second execution is a different value.
-RANDOM_OPS = frozenset(
-    {
-        "Bernoulli",
-        "BiasDropout",
-        "BitmaskBiasDropout",
-        "BitmaskDropout",
-        "Dropout",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
-)
 HOISTED_OPS = frozenset({"Shape", "Size"})
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
@@ -111,39 +97,54 @@ def _tensor(node: NodeProto, name: str, shapes: Shapes, static: frozenset[str]) 
 
 def _op(node: NodeProto, signature: str) -> Op:
     inner = captured(node)
-    subgraph_ops = {n.op_type for g in _subgraphs(node) for n in _nodes_of(g)}
     return Op(
         name=node.name,
         kind=f"{node.domain}::{node.op_type}" if node.domain else node.op_type,
         inputs=tuple(node.input),
         outputs=tuple(node.output),
         captured=inner,
-        recomputable=not (RANDOM_OPS & ({node.op_type} | subgraph_ops)) and not _mutates(node),
+        recomputable=not is_random(node) and not _mutates(node),
         hoisted=node.op_type in HOISTED_OPS,
         signature=signature,
+        overwrites=_overwrites(node, inner),
     )
 
 
 def _mutates(node: NodeProto) -> bool:
     """Whether a second execution sees other inputs: the runtime's BatchNormalization in training
-    mode writes the running statistics over its own inputs unless their momentum is 0."""
-    if node.op_type != "BatchNormalization":
-        return False
-    numbers = {attribute.name: attribute for attribute in node.attribute}
-    training = "training_mode" in numbers and numbers["training_mode"].i == 1
-    return training and ("momentum" not in numbers or numbers["momentum"].f != 0.0)
+    mode writes the running statistics over its own inputs, the same ones if momentum is 0."""
+    return any(
+        _is_training(one) and _number(one, "momentum", 1.0) != 0.0
+        for one in (node, *subgraph_nodes(node))
+    )
+
+
+def _is_training(node: NodeProto) -> bool:
+    is_norm = node.op_type == "BatchNormalization"
+    return is_norm and _number(node, "training_mode", 0.0) == 1.0
+
+
+def _number(node: NodeProto, name: str, default: float) -> float:
+    """A numeric attribute; one that is 0 counts as not given, which for ours is the same."""
+    found = [attribute for attribute in node.attribute if attribute.name == name]
+    return (found[0].f or float(found[0].i)) if found else default
+
+
+def _overwrites(node: NodeProto, inner: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The running statistics that a node reads, each with the output that is put over it; ""
+    where a subgraph writes over an outer value, of which `inner` are those it reads."""
+    found = []
+    if _is_training(node):
+        outputs = [*node.output, "", ""]
+        found += [(node.input[3], outputs[1]), (node.input[4], outputs[2])]
+    for one in subgraph_nodes(node):
+        if _is_training(one):
+            found += [(name, "") for name in one.input[3:5] if name in inner]
+    return tuple(found)
 
 
 def _subgraphs(node: NodeProto) -> list[GraphProto]:
     return [graph for attribute in node.attribute for graph in subgraphs_of(attribute)]
-
-
-def _nodes_of(graph: GraphProto) -> list[NodeProto]:
-    found = list(graph.node)
-    for node in graph.node:
-        for inner in _subgraphs(node):
-            found += _nodes_of(inner)
-    return found
 
 
 def _weights_bytes(graph: GraphProto) -> list[int]:

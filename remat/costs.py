@@ -21,12 +21,14 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where costs were measured."""
+    """Where costs were measured. `allocator` says where tensors lived: mapping each anew takes
+    time that the page pool saves."""
 
     runtime: str
     provider: str
     threads: int
     cpu: str
+    allocator: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ def stale_reason(table: CostTable, here: Environment) -> str:
         return f"it was measured on {there.provider}, this is {here.provider}"
     if there.threads != here.threads:
         return f"it was measured with {there.threads} threads, {here.threads} are asked for"
+    if there.allocator != here.allocator:
+        return f"it was measured with {there.allocator}, this is {here.allocator}"
     return ""
 
 

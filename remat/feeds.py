@@ -15,6 +15,7 @@ import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from remat.errors import BadModel, UsageError
+from remat.files import whole
 from remat.onnx_io import caller_inputs, subgraphs_of
 
 Array = npt.NDArray[np.generic]
@@ -191,11 +192,6 @@ def load(path: Path) -> dict[str, Array]:
 
 def publish(arrays: Mapping[str, Array], path: Path) -> None:
     """Write an .npz keyed by name, whole or not at all."""
-    partial = path.with_name(f".{path.name}.part")
     plain = {n: a.astype(str) if a.dtype == object else a for n, a in arrays.items()}
-    try:
-        with partial.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **plain)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole(path) as partial, partial.open("wb") as stream:
+        np.savez(stream, allow_pickle=False, **plain)

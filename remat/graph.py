@@ -26,7 +26,9 @@ class Tensor:
 class Op:
     """A node: `inputs` and `outputs` by slot ("" where an optional one is absent).
 
-    `captured` are outer values that its subgraphs read. `signature` identifies its cost.
+    `captured` are outer values that its subgraphs read. `overwrites` are pairs (what it reads,
+    what it writes or ""): the latter is put into the buffer of the former, even where others read
+    that too. `signature` identifies its cost.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Op:
     recomputable: bool
     hoisted: bool
     signature: str
+    overwrites: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What one model takes, measured in a process of its own.
 
-Memory is measured with a fixed mmap threshold, time with the usual allocator (`remat.child`).
+Memory is measured with a fixed mmap threshold, time in the page pool (`remat.child`,
+`remat.page_pool`).
 `held_bytes` is the anonymous memory that the
 loaded and warmed session keeps, plus the pages of its weights file that are mapped; `run_bytes`
 is the high-water mark of a run above that. Code pages of the runtime, which every process
@@ -20,7 +21,7 @@ from remat.child import Payload
 from remat.errors import BadModel
 from remat.passes.offline import first_line, runtime_errors
 from remat.profiles.observe import timed_runs
-from remat.profiles.session import Mode, open_session, session_options
+from remat.profiles.session import Mode, open_pooled, open_session, session_options
 
 # A run under RLIMIT_DATA needs this much more than what it holds: pages, heaps of threads.
 ENFORCE_SLACK_BYTES = 1 << 20
@@ -58,7 +59,7 @@ def _guarded(action: Callable[[Payload], Payload], payload: Payload) -> Payload:
 def _time(payload: Payload) -> Payload:
     arrays = feeds.load(Path(payload["feeds"]))
     options = session_options(Mode(payload["mode"]), payload["threads"])
-    session = open_session(payload["model"], options)
+    session = open_pooled(payload["model"], options)
     session.run(None, arrays)
     return {"run_ns": timed_runs(session, arrays, payload["repeats"])}
 

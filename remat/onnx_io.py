@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from remat.errors import BadModel, UsageError
+from remat.files import whole
 
 # node.metadata_props and multi-device configurations came with IR 10 and 11; every runtime we
 # support reads 10, and raising the version of an older file changes no meaning.
@@ -85,6 +86,20 @@ def subgraphs_of(attribute: AttributeProto) -> tuple[GraphProto, ...]:
     if attribute.type == AttributeProto.GRAPHS:
         return tuple(attribute.graphs)
     return ()
+
+
+def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """The nodes of a graph, each before those of its subgraphs."""
+    for node in graph.node:
+        yield node
+        yield from subgraph_nodes(node)
+
+
+def subgraph_nodes(node: NodeProto) -> Iterator[NodeProto]:
+    """The nodes in the subgraphs of a node, at every depth."""
+    for attribute in node.attribute:
+        for graph in subgraphs_of(attribute):
+            yield from all_nodes(graph)
 
 
 def captured(node: NodeProto) -> tuple[str, ...]:
@@ -271,10 +286,6 @@ def _domains(graph: GraphProto) -> set[str]:
 
 
 def write(model: ModelProto, path: Path) -> None:
-    """Serialize deterministically to a temporary file beside `path`, then rename."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    """Serialize deterministically, whole or not at all."""
+    with whole(path) as partial:
         partial.write_bytes(model.SerializeToString(deterministic=True))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

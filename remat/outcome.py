@@ -1,6 +1,5 @@
 """What an optimization leaves behind: the model, its schedule file, the report."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from onnx import ModelProto, TensorProto
 import remat
 from remat import costs as cost_tables
 from remat import onnx_io
+from remat.files import whole
 from remat.lower import PREFIX
 from remat.options import OptimizeOptions
 from remat.passes.offline import WEIGHTS_SUFFIX, cpu_family
@@ -28,16 +28,6 @@ from remat.schedule_file import Mode as FileMode
 from remat.session_text import session_options
 
 
-def write_text(path: Path, text: str) -> None:
-    """A text file, whole or not at all."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def write_model(source: Path, target: Path) -> None:
     """Move a model of the work folder to where it was wanted, by renames.
 
@@ -48,15 +38,12 @@ def write_model(source: Path, target: Path) -> None:
     if locations:
         name = target.name + WEIGHTS_SUFFIX
         for location in locations:
-            data = target.with_name(name)
-            partial = data.with_name(f".{data.name}.part")
-            shutil.move(source.with_name(location), partial)
-            partial.replace(data)
+            with whole(target.with_name(name)) as partial:
+                shutil.move(source.with_name(location), partial)
         _relocate(proto, name)
         onnx_io.write(proto, source)
-    partial = target.with_name(f".{target.name}.part")
-    shutil.move(source, partial)
-    partial.replace(target)
+    with whole(target) as partial:
+        shutil.move(source, partial)
 
 
 def _relocate(proto: ModelProto, name: str) -> None:
@@ -125,14 +112,15 @@ def optimization(
     planned: Planned,
     options: OptimizeOptions,
     budget_bytes: int,
-    files: tuple[Path, Path],
+    files: tuple[Path, Path] | None,
 ) -> Optimization:
-    """The report; `seconds` is left for the caller, who knows when it began."""
+    """The report; `seconds` is left for the caller, who knows when it began. `files` are the model
+    and the schedule, None where nothing is written."""
     solution = planned.solution
     return Optimization(
         model=str(plan.prepared.source),
-        output=str(files[0]),
-        schedule_file=str(files[1]),
+        output=str(files[0]) if files else "",
+        schedule_file=str(files[1]) if files else "",
         budget_text=options.mem,
         budget_bytes=budget_bytes,
         as_is_bytes=plan.as_is.total_bytes,

@@ -9,10 +9,11 @@ from pathlib import Path
 from remat import costs as cost_tables
 from remat import feeds, onnx_io
 from remat.errors import UsageError
+from remat.files import write_text
 from remat.lower import notes
 from remat.options import SEARCH_SECONDS, ModelOptions, OptimizeOptions, VerifyOptions
-from remat.outcome import optimization, schedule_file, write_model, write_text
-from remat.plan import Plan, least_total, make_plan, plan_within
+from remat.outcome import optimization, schedule_file, write_model
+from remat.plan import Plan, least_total, make_plan
 from remat.prepare import Prepared, check_output, prepare, work_folder
 from remat.profiles import cpu
 from remat.profiles.session import Mode, thread_count
@@ -22,7 +23,8 @@ from remat.scheduler.auto import least_budget
 from remat.scheduler.bounds import needed
 from remat.simulate import holders
 from remat.units import parse_size
-from remat.verify import Promise, Tolerance, Trial, compare, judge, run_trial, unrepeatable
+from remat.verify import Match, Promise, Tolerance, Trial, decide, run_trial
+from remat.within import plan_within
 
 
 def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
@@ -54,6 +56,7 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
             holders=tuple(
                 Holder(problem.value_names[value], problem.op_names[writer[value]], size)
                 for value, size in held
+                if size
             ),
         )
 
@@ -111,7 +114,7 @@ def _fastest_run(prepared: Prepared, options: ModelOptions) -> int:
         thread_count(options.threads),
         options.repeats,
     )
-    return min(run_trial(trial)[0].run_ns)
+    return run_trial(trial).fastest_ns
 
 
 def optimize(model: Path, options: OptimizeOptions) -> Optimization:
@@ -131,7 +134,8 @@ def optimize(model: Path, options: OptimizeOptions) -> Optimization:
         plan = _plan(model, _portable_if_foreign(options.model, table), table, folder)
         budget_bytes = size.resolve(plan.as_is.total_bytes)
         planned = plan_within(plan, budget_bytes, options)
-        result = optimization(plan, planned, options, budget_bytes, (output, schedule))
+        files = None if options.check else (output, schedule)
+        result = optimization(plan, planned, options, budget_bytes, files)
         if not options.check:
             write_model(planned.file, output)
             write_text(schedule, schedule_file(plan, planned, options, budget_bytes, output))
@@ -183,35 +187,33 @@ def verify(original: Path, optimized: Path, options: VerifyOptions) -> Verdict:
     check_family(written, optimized)
     model_options = _as_recorded(options.model, written)
     threads = recorded_threads(written, options.model.threads)
-    mode = recorded_mode(written)
+    budget = _budget(options.mem, written, optimized)
+    if options.enforce and not budget:
+        fact = "there is no limit to enforce: the model records none"
+        raise UsageError("R209", fact, place=str(optimized), fix="give one: --mem 4GB")
     with work_folder(_beside(original)) as folder:
         prepared = prepare(original, model_options, folder)
-        reference, outputs = folder / "reference.npz", folder / "candidate.npz"
-        budget = _budget(options.mem, written, optimized)
-        limit = budget if options.enforce else 0
-        report = options.model.progress
-        report("verify", 0, 3)
-        whole = Trial(prepared.bound, Mode.DEFAULT, prepared.feeds, threads, options.repeats)
-        plain, plain_raw = run_trial(
-            dataclasses.replace(whole, outputs=None if written else reference, enforce_bytes=limit)
-        )
-        report("verify", 1, 3)
+        inputs, outputs = prepared.feeds, folder / "reference.npz"
+        plain = Trial(prepared.bound, Mode.DEFAULT, inputs, threads, options.repeats)
+        ours = Trial(optimized, recorded_mode(written), inputs, threads, options.repeats)
         if written:
-            run_trial(Trial(prepared.optimized, Mode.STRICT, prepared.feeds, threads, 0, reference))
-        report("verify", 2, 3)
-        trial = Trial(optimized, mode, prepared.feeds, threads, options.repeats, outputs, limit)
-        ours, ours_raw = run_trial(trial)
-        report("verify", 3, 3)
-        compared = compare(
-            reference,
-            outputs,
-            Tolerance(options.rtol, options.atol),
-            unrepeatable(prepared.model),
+            # A schedule must not change a bit of what the graph that it was made for computes.
+            reference = Trial(prepared.optimized, Mode.STRICT, inputs, threads, 0, outputs)
+        else:
+            reference = plain = dataclasses.replace(plain, outputs=outputs)
+        match = Match(
+            original=plain,
+            optimized=dataclasses.replace(ours, outputs=folder / "candidate.npz"),
+            reference=reference,
+            tolerance=Tolerance(options.rtol, options.atol),
+            promise=Promise(
+                budget_bytes=budget,
+                predicted_bytes=int(written.get("predicted_peak_bytes", 0)),
+                predicted_ns=int(written.get("predicted_ns", 0)),
+            ),
+            enforce_bytes=budget if options.enforce else 0,
         )
-        promise = Promise(budget, int(written.get("predicted_peak_bytes", 0)), 0)
-        survived = {"original": plain_raw.get("survived"), "optimized": ours_raw.get("survived")}
-        enforced = {name: came for name, came in survived.items() if came is not None}
-        return judge(plain, ours, compared, promise, enforced)
+        return decide(match, options.model.progress)
 
 
 def _as_recorded(options: ModelOptions, written: dict[str, str]) -> ModelOptions:
@@ -247,7 +249,7 @@ def run(model: Path, options: ModelOptions, *, repeat: int, outputs: Path | None
         feeds.save(made if made is not None else feeds.make(proto, options.seed), inputs)
         threads = recorded_threads(written, options.threads)
         trial = Trial(model, recorded_mode(written), inputs, threads, repeat, stored)
-        measured, _ = run_trial(trial)
+        measured = run_trial(trial)
         if outputs is not None:
             feeds.publish(feeds.load(stored), outputs)
         return measured

@@ -4,11 +4,12 @@ Sizes are rounded up. The same for programs is in `remat.report_data`.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from remat.results import (
     Breakdown,
     Comparison,
+    Enforcement,
     Inspection,
     Measurement,
     OpProfile,
@@ -75,15 +76,51 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def verdict_facts(verdict: Verdict) -> list[tuple[str, str]]:
-    """The budget, what changed against the original, and how the outputs compare."""
+    """The budget, real limits, what changed against the original, how the outputs compare, and how
+    near the prediction was."""
     before, after = verdict.original, verdict.optimized
     peak = _change(before.peak_bytes, after.peak_bytes)
     time = _change(before.median_ns, after.median_ns)
     return [
         *budget_facts(verdict),
+        *_enforcement(verdict.enforcement),
         ("change", f"peak {peak}, time {time}"),
-        ("outputs", outputs_summary(verdict.outputs)),
+        ("outputs", outputs_summary(verdict.outputs) + _seeded(verdict.seeded_ops)),
+        *_accuracy(verdict),
     ]
+
+
+def _enforcement(enforced: Enforcement | None) -> list[tuple[str, str]]:
+    if enforced is None:
+        return []
+    original = _fate(enforced.original_survived)
+    optimized = _fate(enforced.optimized_survived)
+    limit = format_bytes(enforced.limit_bytes)
+    return [("real limit", f"{limit}: the original {original}, the optimized model {optimized}")]
+
+
+def _fate(survived: bool) -> str:
+    return "came through" if survived else "died"
+
+
+def _seeded(ops: int) -> str:
+    return f", with {_counted(ops, 'random op')} seeded alike in both models" if ops else ""
+
+
+def _accuracy(verdict: Verdict) -> list[tuple[str, str]]:
+    if not verdict.predicted_bytes:
+        return []
+    parts = [_off("peak", verdict.optimized.peak_bytes, verdict.predicted_bytes, format_bytes)]
+    if verdict.predicted_ns:
+        fastest = verdict.optimized.fastest_ns
+        parts.append(_off("fastest run", fastest, verdict.predicted_ns, format_ns))
+    return [("prediction", "; ".join(parts))]
+
+
+def _off(what: str, measured: int, predicted: int, shown: Callable[[int], str]) -> str:
+    off = measured - predicted
+    side = "above" if off > 0 else "below"
+    return f"{what} {shown(abs(off))} ({format_share(abs(off), predicted)}) {side} it"
 
 
 def side_by_side(verdict: Verdict) -> str:
@@ -97,12 +134,13 @@ def side_by_side(verdict: Verdict) -> str:
         ["  more in a run", *(format_bytes(one.run_bytes) for one in both)],
         ["peak while loading", *(format_bytes(one.load_peak_bytes) for one in both)],
         ["time, median run", *(format_ns(one.median_ns) for one in both)],
+        ["time, fastest run", *(format_ns(one.fastest_ns) for one in both)],
     ]
     if verdict.predicted_bytes:
         header.append("predicted")
         predicted = {1: format_bytes(verdict.predicted_bytes)}
         if verdict.predicted_ns:
-            predicted[5] = format_ns(verdict.predicted_ns)
+            predicted[6] = format_ns(verdict.predicted_ns)
         rows = [[*row, predicted.get(index, "")] for index, row in enumerate(rows)]
     return aligned(header, rows, left=(0,))
 

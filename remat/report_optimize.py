@@ -4,7 +4,7 @@ from remat.report import breakdown_facts, side_by_side, verdict_facts
 from remat.results import Optimization, Verdict
 from remat.schedule import BoundKind
 from remat.text_table import named
-from remat.units import format_bytes, format_bytes_exact, format_ns, format_share
+from remat.units import format_bytes_exact, format_ns, format_share
 
 
 def optimization_text(optimization: Optimization) -> str:
@@ -80,18 +80,9 @@ def _measured(verdict: Verdict | None) -> list[str]:
         "",
         "measured",
         side_by_side(verdict),
-        named([*verdict_facts(verdict), *_accuracy(verdict)]),
+        named(verdict_facts(verdict)),
         *failures,
     ]
-
-
-def _accuracy(verdict: Verdict) -> list[tuple[str, str]]:
-    if not verdict.predicted_bytes:
-        return []
-    off_bytes = verdict.optimized.peak_bytes - verdict.predicted_bytes
-    side = "above" if off_bytes > 0 else "below"
-    share = format_share(abs(off_bytes), verdict.predicted_bytes)
-    return [("prediction", f"measured {format_bytes(abs(off_bytes))} ({share}) {side} it")]
 
 
 def _session_options(optimization: Optimization) -> list[str]:

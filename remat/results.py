@@ -119,6 +119,11 @@ class Measurement:
         """The middle run."""
         return sorted(self.run_ns)[len(self.run_ns) // 2]
 
+    @property
+    def fastest_ns(self) -> int:
+        """The fastest run, which is what a predicted time is for."""
+        return min(self.run_ns)
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -133,8 +138,21 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class Enforcement:
+    """Whether a run of either model came through a real limit of the operating system."""
+
+    limit_bytes: int
+    original_survived: bool
+    optimized_survived: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """`remat verify`: `failures` is empty if and only if everything holds."""
+    """`remat verify`: `failures` is empty if and only if everything holds.
+
+    `enforcement` is None where no real limit was set. `seeded_ops` counts the random ops without
+    a seed that were given one in copies of both models, which the outputs are those of.
+    """
 
     original: Measurement
     optimized: Measurement
@@ -143,6 +161,8 @@ class Verdict:
     predicted_bytes: int
     predicted_ns: int
     failures: tuple[str, ...]
+    enforcement: Enforcement | None = None
+    seeded_ops: int = 0
 
 
 @dataclass(frozen=True, slots=True)

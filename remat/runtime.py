@@ -6,34 +6,36 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from remat import page_pool
 from remat.child import MMAP_THRESHOLD_BYTES
 from remat.errors import UsageError
 from remat.lower import notes
 from remat.onnx_io import read
 from remat.passes.offline import cpu_family
-from remat.profiles.session import Mode, open_session, session_options, thread_count
+from remat.profiles.session import Mode, open_pooled, session_options, thread_count
 
 # glibc's M_MMAP_THRESHOLD and M_TRIM_THRESHOLD.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 
 
-def load(path: str | Path, *, threads: int | None = None, exact_memory: bool = False) -> Any:
+def load(path: str | Path, *, threads: int | None = None) -> Any:
     """An onnxruntime.InferenceSession that keeps the schedule and so the memory limit.
 
-    `threads` overrides the intra-op threads that the model was planned for. A model that remat
-    did not write gets a plain session. With `exact_memory` this process's mmap threshold is fixed
-    (glibc), so that each freed tensor goes back to the system at once: the resident memory then
-    is what the limit was measured by, where the usual allocator keeps freed memory for the next
-    tensor, up to three times the peak. It costs the page faults of mapping each tensor anew.
-    Raises UsageError R240 where the model was specialised for another CPU family.
+    `threads` overrides the intra-op threads that the model was planned for. Tensors live in the
+    page pool of this process (`remat.page_pool`). Where that was not built, the process's mmap
+    threshold is fixed (glibc) instead, which keeps the limit too, at the price of page faults:
+    the usual allocator keeps freed memory, up to three times the peak. A model that remat did
+    not write gets a plain session. Raises UsageError R240 where the model was specialised for
+    another CPU family.
     """
     path = Path(path)
     written = notes(read(path))
     check_family(written, path)
-    if exact_memory:
-        _fix_malloc()
     count = recorded_threads(written, 0) if threads is None else threads
-    return open_session(path, session_options(recorded_mode(written), count))
+    options = session_options(recorded_mode(written), count)
+    if written and page_pool.library() is None:
+        _fix_malloc()
+    return open_pooled(path, options)
 
 
 def _fix_malloc() -> None:

@@ -8,8 +8,6 @@ whatever keys were added since, and refuses later versions by name.
 
 import functools
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
@@ -213,19 +211,6 @@ def from_text(text: str, place: str = "") -> ScheduleFile:
     return schedule
 
 
-def write(path: Path, schedule: ScheduleFile) -> None:
-    """Write the file in one move: it is there whole or not at all. Raises OSError."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(to_text(schedule))
-        _give_usual_mode(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
 def read(path: Path) -> ScheduleFile:
     """The schedule in the file `path`. Raises UsageError R250, R251, or R252 if unreadable."""
     try:
@@ -237,13 +222,6 @@ def read(path: Path) -> ScheduleFile:
     except UnicodeDecodeError as error:
         raise _malformed(str(path), "it is not UTF-8 text") from error
     return from_text(text, str(path))
-
-
-def _give_usual_mode(path: str) -> None:
-    # mkstemp makes files that nobody else can read.
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(path, 0o666 & ~mask)
 
 
 def _compact(value: Any) -> str:

@@ -5,19 +5,23 @@ after the runtime's own optimizer at the level that the optimized model was made
 strict mode: a schedule must not change a bit of them.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from onnx import ModelProto
 
-from remat import feeds
-from remat.build import RANDOM_OPS
+from remat import feeds, onnx_io
 from remat.child import Payload, call, call_timed
-from remat.onnx_io import read_names
-from remat.results import Comparison, Measurement, Verdict
+from remat.errors import BadModel
+from remat.random_ops import give_seeds, seeds_for, unrepeatable, unseeded
+from remat.results import Comparison, Enforcement, Measurement, Verdict
 from remat.units import format_bytes
+
+# The code of `remat.child` for a process that the runtime took down.
+DIED = "R510"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,18 @@ class Tolerance:
 
     rtol: float = 0.0
     atol: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What the optimized model is held to; 0 where nothing was promised."""
+
+    budget_bytes: int = 0
+    predicted_bytes: int = 0
+    predicted_ns: int = 0
+
+
+EXACT, NO_PROMISE = Tolerance(), Promise()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,26 +54,17 @@ class Trial:
     threads: int
     repeats: int
     outputs: Path | None = None
-    enforce_bytes: int = 0
 
 
-def run_trial(trial: Trial) -> tuple[Measurement, Payload]:
+def run_trial(trial: Trial) -> Measurement:
     """Measure memory in a fresh process and, with `repeats` above 0, time in another.
 
     Raises BadModel R508 where the model does not run.
     """
-    payload = {
-        "model": str(trial.model),
-        "mode": trial.mode,
-        "feeds": str(trial.feeds),
-        "threads": trial.threads,
-        "repeats": trial.repeats,
-        "outputs": str(trial.outputs or ""),
-        "enforce_bytes": trial.enforce_bytes,
-    }
+    payload = _payload(trial)
     memory = call("remat.measure:measure_memory", payload)
     timed = call_timed("remat.measure:measure_time", payload) if trial.repeats else {"run_ns": [0]}
-    measured = Measurement(
+    return Measurement(
         model=str(trial.model),
         mode=trial.mode,
         held_bytes=memory["held_bytes"],
@@ -65,19 +72,111 @@ def run_trial(trial: Trial) -> tuple[Measurement, Payload]:
         load_peak_bytes=memory["load_peak_bytes"],
         run_ns=tuple(timed["run_ns"]),
     )
-    return measured, memory
 
 
-def unrepeatable(model: ModelProto) -> frozenset[str]:
-    """Values that differ from run to run: those of random ops without a seed, and what follows."""
-    found: set[str] = set()
-    for node in model.graph.node:
-        seeded = any(attribute.name == "seed" for attribute in node.attribute)
-        if (node.op_type in RANDOM_OPS and not seeded) or any(
-            name in found for name in read_names(node)
-        ):
-            found.update(node.output)
-    return frozenset(found)
+def _payload(trial: Trial, enforce_bytes: int = 0) -> Payload:
+    return {
+        "model": str(trial.model),
+        "mode": trial.mode,
+        "feeds": str(trial.feeds),
+        "threads": trial.threads,
+        "repeats": trial.repeats,
+        "outputs": str(trial.outputs or ""),
+        "enforce_bytes": enforce_bytes,
+    }
+
+
+def survives(trial: Trial, limit_bytes: int) -> bool:
+    """Whether a model that runs comes through a real limit, set in a process of its own.
+
+    One whose idle session holds more than the limit does not, and neither does one that takes
+    its process down.
+    """
+    payload = _payload(replace(trial, outputs=None), limit_bytes)
+    try:
+        memory = call("remat.measure:measure_memory", payload)
+    except BadModel as error:
+        if error.code != DIED:
+            raise
+        return False
+    return bool(memory["survived"]) and memory["held_bytes"] <= limit_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Two models to be measured. The outputs of `reference` are those that `optimized` must
+    compute; if its file of outputs is there already, `reference` is not run again.
+    `enforce_bytes`, where not 0, is a real limit that both are run under as well."""
+
+    original: Trial
+    optimized: Trial
+    reference: Trial
+    tolerance: Tolerance = EXACT
+    promise: Promise = NO_PROMISE
+    enforce_bytes: int = 0
+
+
+def decide(match: Match, progress: Callable[[str, int, int], None]) -> Verdict:
+    """Measure both models, compare outputs and judge; see `judge`."""
+    steps = 4 if match.enforce_bytes else 3
+    progress("verify", 0, steps)
+    original = run_trial(match.original)
+    progress("verify", 1, steps)
+    optimized = run_trial(match.optimized)
+    progress("verify", 2, steps)
+    outputs, seeded_ops = _compared(match)
+    progress("verify", 3, steps)
+    enforcement = _enforced(match) if match.enforce_bytes else None
+    progress("verify", steps, steps)
+    verdict = judge(original, optimized, outputs, match.promise, enforcement)
+    return replace(verdict, seeded_ops=seeded_ops)
+
+
+def _enforced(match: Match) -> Enforcement:
+    limit = match.enforce_bytes
+    return Enforcement(limit, survives(match.original, limit), survives(match.optimized, limit))
+
+
+def _compared(match: Match) -> tuple[tuple[Comparison, ...], int]:
+    """The comparisons, and how many random ops were given seeds to make them."""
+    models = [onnx_io.read(trial.model) for trial in (match.reference, match.optimized)]
+    random = unseeded(models[0])
+    pair = (match.reference, match.optimized)
+    if random:
+        pair = _seeded(match, models)
+    wanted, got = (_outputs(trial) for trial in pair)
+    outputs = compare(wanted, got, match.tolerance, frozenset())
+    doubtful = unrepeatable(models[0]) & {one.output for one in outputs if not one.equal}
+    if doubtful:
+        # Seeds are no help where the reference does not even repeat itself.
+        again = _outputs(replace(pair[0], outputs=wanted.with_name("again.npz")))
+        wavering = {
+            one.output for one in compare(wanted, again, EXACT, frozenset()) if not one.equal
+        }
+        outputs = compare(wanted, got, match.tolerance, doubtful & wavering)
+    return outputs, len(random)
+
+
+def _outputs(trial: Trial) -> Path:
+    """Where the trial's outputs are; it is run if they are not there yet."""
+    path = trial.outputs or trial.model.with_suffix(".npz")
+    if not path.exists():
+        run_trial(replace(trial, outputs=path, repeats=0))
+    return path
+
+
+def _seeded(match: Match, models: Sequence[ModelProto]) -> tuple[Trial, Trial]:
+    """Runs of copies whose random ops have seeds, in folders of their own beside the outputs."""
+    seeds = seeds_for(models)
+    trials = []
+    for trial, model in zip((match.reference, match.optimized), models, strict=True):
+        folder = Path(tempfile.mkdtemp(prefix="seeded-", dir=trial.feeds.parent))
+        onnx_io.link_external_files(model, trial.model.parent, folder)
+        give_seeds(model, seeds)
+        copy = folder / "seeded.onnx"
+        onnx_io.write(model, copy)
+        trials.append(replace(trial, model=copy, outputs=None))
+    return trials[0], trials[1]
 
 
 def compare(
@@ -127,23 +226,14 @@ def _compare_numbers(
     return Comparison(name, equal, False, worst, worst_relative)
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """What the optimized model is held to; 0 where nothing was promised."""
-
-    budget_bytes: int = 0
-    predicted_bytes: int = 0
-    predicted_ns: int = 0
-
-
 def judge(
     original: Measurement,
     optimized: Measurement,
     outputs: tuple[Comparison, ...],
     promise: Promise,
-    enforced: Mapping[str, bool],
+    enforcement: Enforcement | None,
 ) -> Verdict:
-    """The verdict; `enforced` tells, where a real limit was set, whether the run came through."""
+    """The verdict. Nothing is demanded of the original: it may break any limit."""
     failures = [_difference(one) for one in outputs if not one.equal]
     budget = promise.budget_bytes
     if budget and optimized.peak_bytes > budget:
@@ -152,8 +242,9 @@ def judge(
             f"breaks the budget of {format_bytes(budget)} "
             f"by {optimized.peak_bytes - budget} bytes"
         )
-    if enforced.get("optimized") is False:
-        failures.append(f"the run died under a real limit of {format_bytes(budget)}")
+    if enforcement and not enforcement.optimized_survived:
+        limit = format_bytes(enforcement.limit_bytes)
+        failures.append(f"the run died under a real limit of {limit}")
     return Verdict(
         original=original,
         optimized=optimized,
@@ -162,6 +253,7 @@ def judge(
         predicted_bytes=promise.predicted_bytes,
         predicted_ns=promise.predicted_ns,
         failures=tuple(failures),
+        enforcement=enforcement,
     )
 
 

@@ -1,10 +1,12 @@
 """Made-up results of every command, for tests of reports and of the command line."""
 
 import math
+from dataclasses import replace
 
 from remat.results import (
     Breakdown,
     Comparison,
+    Enforcement,
     Holder,
     Inspection,
     Measurement,
@@ -60,6 +62,7 @@ SAME = Comparison("y", True, True, 0.0, 0.0)
 CLOSE = Comparison("z", True, False, 1e-6, 2e-6)
 WRONG = Comparison("w", False, False, 0.5, math.nan, "one is not a number")
 GOOD = Verdict(ORIGINAL, OPTIMIZED, (SAME,), 60 * MIB, 54 * MIB, 9_500_000, ())
+ENFORCED = replace(GOOD, enforcement=Enforcement(60 * MIB, False, True), seeded_ops=2)
 BAD = Verdict(
     ORIGINAL,
     OPTIMIZED,

@@ -35,7 +35,12 @@ def test_data_files_are_packaged() -> None:
     patterns = SETUPTOOLS["package-data"]["remat"]
     packaged = {path.name for pattern in patterns for path in (ROOT / "remat").glob(pattern)}
     data = {path.name for path in (ROOT / "remat").iterdir() if path.is_file()}
-    assert {name for name in data if not name.endswith(".py")} == packaged
+    assert {name for name in data if not name.endswith((".py", ".c", ".so"))} == packaged
+
+
+def test_every_c_file_is_built() -> None:
+    sources = {source for module in SETUPTOOLS["ext-modules"] for source in module["sources"]}
+    assert {f"remat/{path.name}" for path in (ROOT / "remat").glob("*.c")} == sources
 
 
 def test_the_script_is_the_command_line() -> None:

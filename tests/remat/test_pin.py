@@ -203,7 +203,7 @@ def _made(model: ModelProto) -> _Made:
         )
         for op in graph.ops
     }
-    table = CostTable(Environment("", "", 1, ""), costs)
+    table = CostTable(Environment("", "", 1, "", ""), costs)
     return _Made(model, graph, table, build_problem(graph, table, 0))
 
 
@@ -303,7 +303,7 @@ def test_a_plain_session_holds_what_is_predicted_and_computes_the_same(
     pinned, _ = _pinned(made, steps)
     inputs, candidate, reference = (tmp_path / f"{name}.npz" for name in ("feeds", "a", "b"))
     file = _written(pinned, tmp_path)
-    measured, _ = run_trial(Trial(file, Mode.PLAIN, inputs, 1, 2, candidate))
+    measured = run_trial(Trial(file, Mode.PLAIN, inputs, 1, 2, candidate))
     run_trial(Trial(tmp_path / "optimized.onnx", Mode.STRICT, inputs, 1, 0, reference))
     outputs = compare(reference, candidate, Tolerance(), frozenset())
     assert all(output.bitwise for output in outputs)

@@ -32,6 +32,7 @@ GOLDEN = Path(__file__).parent / "reports"
         ("run", measurement_text(samples.OPTIMIZED)),
         ("verify_good", verdict_text(samples.GOOD)),
         ("verify_bad", verdict_text(samples.BAD)),
+        ("verify_enforced", verdict_text(samples.ENFORCED)),
         ("optimize", optimization_text(samples.OPTIMIZATION)),
     ],
 )
@@ -62,6 +63,13 @@ def test_json_has_sums_mappings_and_numbers_that_are_none() -> None:
     assert data["verdict"]["optimized"]["peak_bytes"] == 55 * samples.MIB
     assert data["session_options"]["C#"] == "X();"
     assert data["status"] == "feasible"
+    assert data["verdict"]["enforcement"] is None
+    verdict = json.loads(as_json("verify", samples.ENFORCED))
+    assert verdict["enforcement"] == {
+        "limit_bytes": 60 * samples.MIB,
+        "original_survived": False,
+        "optimized_survived": True,
+    }
     verdict = json.loads(as_json("verify", samples.BAD))
     assert verdict["outputs"][2]["worst_relative"] == "nan"
 
@@ -121,6 +129,8 @@ def test_no_time_is_shown_as_predicted_where_none_was() -> None:
     text = verdict_text(replace(samples.GOOD, predicted_ns=0))
     assert "54.0 MiB" in text
     assert "0 ns" not in text
+    assert "fastest run 100 us (1.1 %) above it" in verdict_text(samples.GOOD)
+    assert "prediction  peak 1.0 MiB (1.9 %) above it\n" in text
 
 
 def test_one_run_has_no_median() -> None:

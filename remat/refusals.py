@@ -1,0 +1,82 @@
+"""Why no schedule is answered with, and what to ask for instead."""
+
+from remat.errors import CheckFailed, Infeasible, NoAnswer
+from remat.plan import Plan, Planned, least_total
+from remat.schedule import Solution
+from remat.units import format_bytes, format_mem_argument
+
+# Refusals of pinned models for which strict mode has a schedule.
+NEEDS_MORE_THAN_STRICT = frozenset({"R402", "R403"})
+
+
+def infeasible(plan: Plan, solution: Solution, budget_bytes: int) -> Infeasible:
+    op = plan.graph.ops[solution.needed_by] if solution.needed_by >= 0 else None
+    who = f"op {op.name} ({op.kind}) alone" if op else "every schedule"
+    fact = (
+        f"no schedule fits {format_bytes(budget_bytes)}: {who} needs "
+        f"{format_bytes(solution.needed_bytes)} of tensors and workspace, on top of "
+        f"{format_bytes(plan.graph.weights_bytes)} of weights and "
+        f"{format_bytes(plan.accounted.overhead_bytes)} of overhead"
+    )
+    return Infeasible("R301", fact, place=str(plan.prepared.source), fix=_enough(plan, solution))
+
+
+def no_answer(plan: Plan, solution: Solution, budget_bytes: int) -> NoAnswer:
+    fact = (
+        f"no schedule found within {format_bytes(budget_bytes)}; none is proven impossible "
+        f"above {format_bytes(plan.accounted.budget_for(solution.needed_bytes))}"
+    )
+    return NoAnswer("R401", fact, place=str(plan.prepared.source), fix=_enough(plan, solution))
+
+
+def not_kept(plan: Plan, planned: Planned | None, limit: int, budget_bytes: int) -> NoAnswer:
+    """A schedule fits by liveness, but what it takes beside that (clones' bookkeeping, reuse in a
+    pinned session, what was measured) does not, and none was found that leaves room for it."""
+    short = plan.accounted.limit(budget_bytes, len(plan.graph.ops)) - limit
+    taken = planned.predicted.total_bytes if planned else budget_bytes
+    fact = (
+        f"no schedule found within {format_bytes(budget_bytes)} that leaves "
+        f"{format_bytes(short)} for what a session adds to it"
+    )
+    enough = min(taken + short, least_total(plan, plan.base_trace.peak_bytes))
+    fix = f"the last one took {format_bytes(taken)}: use --mem {format_mem_argument(enough)}"
+    return NoAnswer("R402", fact, place=str(plan.prepared.source), fix=fix)
+
+
+def _enough(plan: Plan, solution: Solution) -> str:
+    total = least_total(plan, min(solution.least_bytes, plan.base_trace.peak_bytes))
+    return (
+        f"the least budget found is {format_bytes(total)}: use --mem {format_mem_argument(total)}"
+    )
+
+
+def nothing_left(plan: Plan, budget_bytes: int) -> Infeasible:
+    fact = (
+        f"no schedule fits {format_bytes(budget_bytes)}: weights take "
+        f"{format_bytes(plan.graph.weights_bytes)} and the session itself "
+        f"{format_bytes(plan.accounted.overhead_bytes)}"
+    )
+    enough = least_total(plan, plan.base_trace.peak_bytes)
+    fix = f"the model as it is runs with --mem {format_mem_argument(enough)}"
+    return Infeasible("R302", fact, place=str(plan.prepared.source), fix=fix)
+
+
+def pinned(refusal: Infeasible | NoAnswer, enough_bytes: int | None) -> Infeasible | NoAnswer:
+    """The same for a model that is to be pinned: a plain session takes more than the schedule
+    itself. `enough_bytes` is a budget within which a pinned schedule was made, if one was."""
+    if refusal.code in NEEDS_MORE_THAN_STRICT:
+        without = "without it a schedule was found"
+    else:
+        without = f"without it, {refusal.fix}"
+    with_pin = f"use --mem {format_mem_argument(enough_bytes)} with --pin; " if enough_bytes else ""
+    fix = f"{with_pin}{without}" if with_pin else f"leave out --pin: {without}"
+    return type(refusal)(refusal.code, refusal.fact, place=refusal.place, fix=fix)
+
+
+def broken(plan: Plan, planned: Planned | None) -> CheckFailed:
+    verdict = planned.verdict if planned else None
+    fact = verdict.failures[0] if verdict and verdict.failures else "the clones do not fit"
+    fix = "give more memory, or report the model as a bug"
+    return CheckFailed(
+        "R101", f"nothing was written: {fact}", place=str(plan.prepared.source), fix=fix
+    )

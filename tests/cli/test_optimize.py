@@ -1,0 +1,98 @@
+"""`remat optimize` on real models: what it says of files, and what it advises."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remat.errors import ExitCode
+from remat.problem import NONE, Problem
+from remat.schedule import BoundKind, Solution, Status
+from remat.units import parse_size
+from tests.cli_runner import invoke
+
+KNN = ("--mem", "100%", "--threads", "1", "--no-verify", "--repeats", "1")
+
+
+@pytest.fixture
+def model(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small model, and an empty cache of costs."""
+    monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path / "cache"))
+    return models / "knn.onnx"
+
+
+def _json(model: Path, *more: str) -> dict[str, Any]:
+    result = invoke("optimize", str(model), *KNN, *more, "--json")
+    assert result.exit_code == 0, result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_a_check_writes_nothing_and_names_no_file(model: Path) -> None:
+    before = sorted(model.parent.iterdir())
+    found = _json(model, "--check", "--output", str(model.with_name("out.onnx")))
+    assert (found["output"], found["schedule_file"]) == ("", "")
+    text = invoke("optimize", str(model), *KNN, "--check").stdout
+    assert "written      nothing (--check)" in text
+    assert "schedule  " not in text
+    assert sorted(model.parent.iterdir()) == before
+
+
+def test_what_is_written_is_named(model: Path) -> None:
+    found = _json(model)
+    assert Path(found["output"]) == model.with_name("knn.remat.onnx")
+    assert Path(found["schedule_file"]) == model.with_name("knn.remat.json")
+    assert Path(found["output"]).exists()
+    assert Path(found["schedule_file"]).exists()
+
+
+def _advised(model: Path, mem: str, *more: str) -> str:
+    """The --mem and --pin that a refusal of a pinned model recommends."""
+    arguments = ["--threads", "1", "--repeats", "1", "--time-limit", "3", *more]
+    result = invoke("optimize", str(model), "--pin", "--mem", mem, *arguments)
+    assert result.exit_code in (ExitCode.INFEASIBLE, ExitCode.NO_ANSWER)
+    found = re.search(r"help: use --mem (\w+) with --pin; (without it.*)\n", result.stderr)
+    assert found is not None, result.stderr
+    assert ("a schedule was found" in found[2]) == ("R402" in result.stderr)
+    return found[1]
+
+
+def test_what_is_advised_with_pin_is_kept_with_pin(model: Path) -> None:
+    network = model.with_name("unet_infer.onnx")
+    advised = _advised(network, "60%")
+    # In strict mode 22 MiB are enough, but not where a plain session reuses buffers.
+    again, first = (parse_size(text).size_bytes for text in (_advised(network, "22MiB"), advised))
+    assert abs(again - first) * 100 < first
+    options = ["--threads", "1", "--repeats", "1", "--time-limit", "3", "--json"]
+    result = invoke("optimize", str(network), "--pin", "--mem", advised, *options)
+    assert result.exit_code == 0, result.stderr
+    verdict = json.loads(result.stdout)["verdict"]
+    assert verdict["failures"] == []
+    assert 22 << 20 < verdict["optimized"]["peak_bytes"] <= verdict["budget_bytes"]
+    strict = ["--mem", "22MiB", "--no-verify", "--force"]
+    assert invoke("optimize", str(network), *strict, *options).exit_code == 0
+
+
+def _clueless(problem: Problem, **_options: Any) -> Solution:
+    """A solver that finds and proves nothing."""
+    return Solution(Status.UNKNOWN, (), 0, 0, 0, BoundKind.NONE, 0, 0, NONE, "nobody")
+
+
+@pytest.mark.parametrize(("mem", "exit_code"), [("150%", 0), ("70%", ExitCode.NO_ANSWER)])
+def test_a_pinned_model_has_a_spare_schedule_that_needs_no_search(
+    mem: str, exit_code: int, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remat.within.solve", _clueless)
+    arguments = ["--mem", mem, *KNN[2:], "--time-limit", "3"]
+    result = invoke("optimize", str(model), "--pin", *arguments, "--json")
+    assert result.exit_code == exit_code, result.stderr
+    if exit_code == 0:
+        found = json.loads(result.stdout)
+        facts = (found["found_by"], found["recomputed_ops"], found["status"])
+        assert facts == ("order", 0, "optimal")
+        assert found["lower_bound_ns"] == found["base_ns"]
+    strict = invoke("optimize", str(model), *arguments)
+    assert strict.exit_code == ExitCode.NO_ANSWER
+    assert "--pin" not in strict.stderr
