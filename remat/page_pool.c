@@ -14,6 +14,7 @@
  * in the pool and the caller sees an allocation that failed.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -269,6 +270,12 @@ static const void *info(const Allocator *self) { return (void)self, memory_info;
 
 static Allocator allocator = {API_VERSION, allocate, release, info, allocate};
 
+/* The runtime closes the library with the last session that registered it, but keeps the allocator. */
+static void stay_loaded(void) {
+  Dl_info self;
+  if (dladdr((void *)stay_loaded, &self)) dlopen(self.dli_fname, RTLD_NOW | RTLD_NODELETE);
+}
+
 /* Called when a session's options register this library. Returns NULL or the runtime's error. */
 void *RegisterCustomOps(void *options, const ApiBase *base) {
   static int is_registered;
@@ -280,6 +287,7 @@ void *RegisterCustomOps(void *options, const ApiBase *base) {
   void (*release_env)(void *) = (void (*)(void *))api[RELEASE_ENV];
   void (*release_status)(void *) = (void (*)(void *))api[RELEASE_STATUS];
   (void)options;
+  stay_loaded();
 
   /* There is one environment in a process; this asks for another reference to it. */
   void *environment = NULL;
