@@ -10,6 +10,7 @@ NEEDS_MORE_THAN_STRICT = frozenset({"R402", "R403"})
 
 
 def infeasible(plan: Plan, solution: Solution, budget_bytes: int) -> Infeasible:
+    """R301: proven, by one op or by the whole."""
     op = plan.graph.ops[solution.needed_by] if solution.needed_by >= 0 else None
     who = f"op {op.name} ({op.kind}) alone" if op else "every schedule"
     fact = (
@@ -22,6 +23,7 @@ def infeasible(plan: Plan, solution: Solution, budget_bytes: int) -> Infeasible:
 
 
 def no_answer(plan: Plan, solution: Solution, budget_bytes: int) -> NoAnswer:
+    """R401: the search came to its end."""
     fact = (
         f"no schedule found within {format_bytes(budget_bytes)}; none is proven impossible "
         f"above {format_bytes(plan.accounted.budget_for(solution.needed_bytes))}"
@@ -30,8 +32,9 @@ def no_answer(plan: Plan, solution: Solution, budget_bytes: int) -> NoAnswer:
 
 
 def not_kept(plan: Plan, planned: Planned | None, limit: int, budget_bytes: int) -> NoAnswer:
-    """A schedule fits by liveness, but what it takes beside that (clones' bookkeeping, reuse in a
-    pinned session, what was measured) does not, and none was found that leaves room for it."""
+    """R402: a schedule fits by liveness, but what it takes beside that (clones' bookkeeping, reuse
+    in a pinned session, what was measured) does not, and none was found that leaves room for it.
+    """
     short = plan.accounted.limit(budget_bytes, len(plan.graph.ops)) - limit
     taken = planned.predicted.total_bytes if planned else budget_bytes
     fact = (
@@ -51,6 +54,7 @@ def _enough(plan: Plan, solution: Solution) -> str:
 
 
 def nothing_left(plan: Plan, budget_bytes: int) -> Infeasible:
+    """R302: what every session holds is more than the budget."""
     fact = (
         f"no schedule fits {format_bytes(budget_bytes)}: weights take "
         f"{format_bytes(plan.graph.weights_bytes)} and the session itself "
@@ -73,9 +77,9 @@ def pinned(refusal: Infeasible | NoAnswer, enough_bytes: int | None) -> Infeasib
     return type(refusal)(refusal.code, refusal.fact, place=refusal.place, fix=fix)
 
 
-def broken(plan: Plan, planned: Planned | None) -> CheckFailed:
-    verdict = planned.verdict if planned else None
-    fact = verdict.failures[0] if verdict and verdict.failures else "the clones do not fit"
+def broken(plan: Plan, planned: Planned) -> CheckFailed:
+    """R101: what was measured of the last schedule."""
+    fact = planned.verdict.failures[0] if planned.verdict else "it was not measured"
     fix = "give more memory, or report the model as a bug"
     return CheckFailed(
         "R101", f"nothing was written: {fact}", place=str(plan.prepared.source), fix=fix
