@@ -13,6 +13,7 @@ from remat.onnx_io import caller_inputs, captured, subgraph_nodes, subgraphs_of
 from remat.problem import CONSTANT, NONE, Problem
 from remat.profiles.in_place import element_bytes, onnx_type
 from remat.profiles.signature import signatures
+from remat.racing_ops import races
 from remat.random_ops import is_random
 
 HOISTED_OPS = frozenset({"Shape", "Size"})
@@ -103,11 +104,16 @@ def _op(node: NodeProto, signature: str) -> Op:
         inputs=tuple(node.input),
         outputs=tuple(node.output),
         captured=inner,
-        recomputable=not is_random(node) and not _mutates(node),
+        recomputable=recomputable(node),
         hoisted=node.op_type in HOISTED_OPS,
         signature=signature,
         overwrites=_overwrites(node, inner),
     )
+
+
+def recomputable(node: NodeProto) -> bool:
+    """Whether a second execution gives the same result."""
+    return not (is_random(node) or races(node) or _mutates(node))
 
 
 def _mutates(node: NodeProto) -> bool:

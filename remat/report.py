@@ -85,7 +85,7 @@ def verdict_facts(verdict: Verdict) -> list[tuple[str, str]]:
         *budget_facts(verdict),
         *_enforcement(verdict.enforcement),
         ("change", f"peak {peak}, time {time}"),
-        ("outputs", outputs_summary(verdict.outputs) + _seeded(verdict.seeded_ops)),
+        ("outputs", outputs_summary(verdict.outputs) + _compared_with(verdict)),
         *_accuracy(verdict),
     ]
 
@@ -103,8 +103,11 @@ def _fate(survived: bool) -> str:
     return "came through" if survived else "died"
 
 
-def _seeded(ops: int) -> str:
-    return f", with {_counted(ops, 'random op')} seeded alike in both models" if ops else ""
+def _compared_with(verdict: Verdict) -> str:
+    random, racing = verdict.seeded_ops, verdict.racing_ops
+    seeded = f", with {_counted(random, 'random op')} seeded alike in both models"
+    alone = f", on one thread since {_counted(racing, 'op')} may lose updates on several"
+    return (seeded if random else "") + (alone if racing else "")
 
 
 def _accuracy(verdict: Verdict) -> list[tuple[str, str]]:

@@ -151,7 +151,8 @@ class Verdict:
     """`remat verify`: `failures` is empty if and only if everything holds.
 
     `enforcement` is None where no real limit was set. `seeded_ops` counts the random ops without
-    a seed that were given one in copies of both models, which the outputs are those of.
+    a seed that were given one in copies of both models, which the outputs are those of, and
+    `racing_ops` those on whose account both models were compared on one thread.
     """
 
     original: Measurement
@@ -163,6 +164,7 @@ class Verdict:
     failures: tuple[str, ...]
     enforcement: Enforcement | None = None
     seeded_ops: int = 0
+    racing_ops: int = 0
 
 
 @dataclass(frozen=True, slots=True)

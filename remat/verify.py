@@ -16,6 +16,7 @@ from onnx import ModelProto
 from remat import feeds, onnx_io
 from remat.child import Payload, call, call_timed
 from remat.errors import BadModel
+from remat.racing_ops import racing
 from remat.random_ops import give_seeds, seeds_for, unrepeatable, unseeded
 from remat.results import Comparison, Enforcement, Measurement, Verdict
 from remat.units import format_bytes
@@ -124,12 +125,14 @@ def decide(match: Match, progress: Callable[[str, int, int], None]) -> Verdict:
     progress("verify", 1, steps)
     optimized = run_trial(match.optimized)
     progress("verify", 2, steps)
-    outputs, seeded_ops = _compared(match)
+    models = [onnx_io.read(trial.model) for trial in (match.reference, match.optimized)]
+    seeded_ops, racing_ops = len(unseeded(models[0])), max(map(racing, models))
+    outputs = _compared(match, models)
     progress("verify", 3, steps)
     enforcement = _enforced(match) if match.enforce_bytes else None
     progress("verify", steps, steps)
     verdict = judge(original, optimized, outputs, match.promise, enforcement)
-    return replace(verdict, seeded_ops=seeded_ops)
+    return replace(verdict, seeded_ops=seeded_ops, racing_ops=racing_ops)
 
 
 def _enforced(match: Match) -> Enforcement:
@@ -137,13 +140,14 @@ def _enforced(match: Match) -> Enforcement:
     return Enforcement(limit, survives(match.original, limit), survives(match.optimized, limit))
 
 
-def _compared(match: Match) -> tuple[tuple[Comparison, ...], int]:
-    """The comparisons, and how many random ops were given seeds to make them."""
-    models = [onnx_io.read(trial.model) for trial in (match.reference, match.optimized)]
-    random = unseeded(models[0])
+def _compared(match: Match, models: Sequence[ModelProto]) -> tuple[Comparison, ...]:
+    """The comparisons, of runs that differ in nothing but the schedule: with seeds for random ops,
+    and on one thread where ops race."""
     pair = (match.reference, match.optimized)
-    if random:
+    if unseeded(models[0]):
         pair = _seeded(match, models)
+    if any(map(racing, models)):
+        pair = (_on_one_thread(pair[0]), _on_one_thread(pair[1]))
     wanted, got = (_outputs(trial) for trial in pair)
     outputs = compare(wanted, got, match.tolerance, frozenset())
     doubtful = unrepeatable(models[0]) & {one.output for one in outputs if not one.equal}
@@ -154,7 +158,7 @@ def _compared(match: Match) -> tuple[tuple[Comparison, ...], int]:
             one.output for one in compare(wanted, again, EXACT, frozenset()) if not one.equal
         }
         outputs = compare(wanted, got, match.tolerance, doubtful & wavering)
-    return outputs, len(random)
+    return outputs
 
 
 def _outputs(trial: Trial) -> Path:
@@ -163,6 +167,11 @@ def _outputs(trial: Trial) -> Path:
     if not path.exists():
         run_trial(replace(trial, outputs=path, repeats=0))
     return path
+
+
+def _on_one_thread(trial: Trial) -> Trial:
+    folder = Path(tempfile.mkdtemp(prefix="alone-", dir=trial.feeds.parent))
+    return replace(trial, threads=1, outputs=folder / "outputs.npz")
 
 
 def _seeded(match: Match, models: Sequence[ModelProto]) -> tuple[Trial, Trial]:
