@@ -24,10 +24,13 @@ from remat.onnx_io import read
 from remat.problem import NONE, Problem
 from remat.profiles.in_place import candidates, kernel_kind, probe
 from remat.profiles.observe import op_times
+from remat.profiles.workspace import doubtful
 from remat.simulate import buffers, run_order
 
 NO_LIMIT_BYTES = 1 << 62
 MENDING_PASSES = 12
+# A peak of workspace below this share of the sum is taken for what it is.
+SURELY_LESS = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ def _costs(
     """One cost per signature: the mean time of its ops (so that sums stay), the widest spread."""
     sharing = call("remat.profiles.cpu:probe_in_child", request.payload(0) | {"shapes": shapes})
     times, spreads = op_times(observed)
+    workspace = _workspace(observed["workspace_bytes"], shapes, graph, request)
     members: dict[str, list[int]] = {}
     for index, op in enumerate(graph.ops):
         members.setdefault(op.signature, []).append(index)
@@ -131,11 +135,27 @@ def _costs(
             kind=op.kind,
             time_ns=round(sum(times[index] for index in indices) / len(indices)),
             spread_ns=max(spreads[index] for index in indices),
-            workspace_bytes=max(observed["workspace_bytes"][index] for index in indices),
+            workspace_bytes=max(workspace[index] for index in indices),
             alias=tuple(alias),
             in_place=tuple(tuple(slots) for slots in in_place),
         )
     return _corrected(graph, costs, observed["fresh_bytes"], shapes)
+
+
+def _workspace(sums: Sequence[int], shapes: Shapes, graph: Graph, request: Request) -> list[int]:
+    """Per node what its kernel needs at one time: `sums`, or less where it was found to be."""
+    chosen = doubtful(sums, [op.signature for op in graph.ops])
+    if not chosen:
+        return list(sums)
+    payload = request.payload(0) | {"shapes": shapes, "nodes": chosen}
+    peaks = call_timed("remat.profiles.workspace:peaks", payload)["bytes"]
+    # The pool counts whole pages, so a sum that is about the peak is the better figure.
+    less = {
+        graph.ops[index].signature: peak
+        for index, peak in zip(chosen, peaks, strict=True)
+        if 0 <= peak < SURELY_LESS * sums[index]
+    }
+    return [less.get(op.signature, sums[index]) for index, op in enumerate(graph.ops)]
 
 
 def probe_in_child(payload: Payload) -> Payload:
