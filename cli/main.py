@@ -16,7 +16,7 @@ import click
 import remat
 import remat.cli
 from remat.cli.options import verbose_option, wants_traceback
-from remat.errors import ExitCode, InternalError, RematError
+from remat.errors import ExitCode, InternalError, RematError, UsageError
 
 _HELPERS = frozenset({"main", "options", "paths", "progress"})
 # 128 + the signal's number, as a shell reports a process that the signal ended.
@@ -55,6 +55,10 @@ class Verbs(click.Group):
         except BrokenPipeError:
             _write_no_more()
             ctx.exit(PIPE_CLOSED)
+        except (OSError, MemoryError) as error:
+            _show_traceback_if_wanted(ctx)
+            click.echo(_refused(error).render(), err=True)
+            ctx.exit(ExitCode.USAGE)
         except Exception as error:  # noqa: BLE001 - the outermost handler: a bug must end in one line, too
             _show_traceback_if_wanted(ctx)
             click.echo(_our_fault(error).render(), err=True)
@@ -75,6 +79,16 @@ def group() -> None:
 def main() -> None:
     """Entry point of the `remat` script."""
     group.main(prog_name="remat")
+
+
+def _refused(error: OSError | MemoryError) -> UsageError:
+    """The system has no room, or no leave, for what was asked for."""
+    if isinstance(error, MemoryError):
+        what = " ".join(str(error).split())
+        fact = "this machine has too little memory" + (f": {what}" if what else "")
+        return UsageError("R215", fact, fix="use smaller inputs: --dim, --inputs")
+    place = "" if error.filename is None else str(error.filename)
+    return UsageError("R214", f"the system refuses: {error.strerror or error}", place=place)
 
 
 def _our_fault(error: Exception) -> InternalError:

@@ -12,6 +12,7 @@ from remat.cli.options import (
     force_option,
     mem_option,
     model_options,
+    output_option,
     packed,
     pipeline,
     portable_option,
@@ -24,8 +25,8 @@ from remat.cli.progress import shown
 from remat.options import ModelOptions, OptimizeOptions
 
 _FILES = stacked(
-    click.option("-o", "--output", type=FILE, metavar="OUT", help="Write the model here."),
-    click.option("--schedule", type=FILE, metavar="S.json", help="Write the schedule here."),
+    output_option("-o", "--output", metavar="OUT", text="Write the model here."),
+    output_option("--schedule", metavar="S.json", text="Write the schedule here."),
     click.option("--costs", type=FILE, metavar="C.json", help="Take costs from `remat profile`."),
     force_option,
 )

@@ -122,6 +122,19 @@ def _tolerance(_ctx: click.Context, option: click.Parameter, value: float) -> fl
     return value
 
 
+def _output(_ctx: click.Context, _option: click.Parameter, path: Path | None) -> Path | None:
+    """Neither nothing nor `-`, which users of a shell take for stdout. Raises UsageError R213."""
+    if path is not None and str(path) in (".", "-"):
+        fix = "name a file; stdout has the report alone"
+        raise UsageError("R213", f"'{path}' is no file to write to", fix=fix)
+    return path
+
+
+def output_option(*names: str, metavar: str, text: str) -> Decorator:
+    """A file to write."""
+    return click.option(*names, type=FILE, metavar=metavar, callback=_output, help=text)
+
+
 def tolerance_option(name: str, text: str) -> Decorator:
     """A number from 0 up, 0 if not given."""
     return click.option(

@@ -1,5 +1,6 @@
 """Files that a call names: an input is never written over, by whatever name or option."""
 
+import os
 from pathlib import Path
 
 from remat.errors import UsageError
@@ -12,14 +13,16 @@ def keep_apart(*, inputs: Paths, outputs: Paths) -> None:
 
     None stands for an option that was not given. Links are followed.
     """
-    taken = {path.resolve(): "an input" for path in inputs if path is not None}
+    # Unlike Path.resolve, realpath bears links that go round in a circle.
+    taken = {os.path.realpath(path): "an input" for path in inputs if path is not None}
     for path in outputs:
         if path is None:
             continue
-        if path.resolve() in taken:
-            fact = f"the output is {taken[path.resolve()]} of this call as well"
+        real = os.path.realpath(path)
+        if real in taken:
+            fact = f"the output is {taken[real]} of this call as well"
             raise UsageError("R207", fact, place=str(path), fix="name another file")
-        taken[path.resolve()] = "an output"
+        taken[real] = "an output"
 
 
 def refuse_existing(path: Path | None, *, force: bool) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 
 from remat.cli.options import (
-    FILE,
     argument,
     force_option,
     model_options,
+    output_option,
     packed,
     pipeline,
     portable_option,
@@ -31,9 +31,7 @@ _LAYOUTS = stacked(
 
 @click.command("profile")
 @argument("model", "MODEL")
-@click.option(
-    "-o", "--output", type=FILE, metavar="COSTS", help="Write the cost table here, as JSON."
-)
+@output_option("-o", "--output", metavar="COSTS", text="Write the cost table here, as JSON.")
 @repeats_option(ModelOptions().repeats, "Runs per measurement; the fastest counts.")
 @_LAYOUTS
 @model_options

@@ -6,11 +6,11 @@ from pathlib import Path
 import click
 
 from remat.cli.options import (
-    FILE,
     argument,
     common_options,
     force_option,
     model_options,
+    output_option,
     packed,
     pipeline,
 )
@@ -22,9 +22,7 @@ from remat.options import ModelOptions
 @click.command("run")
 @argument("model", "MODEL")
 @model_options
-@click.option(
-    "--outputs", type=FILE, metavar="Y.npz", help="Write the outputs of the last run here."
-)
+@output_option("--outputs", metavar="Y.npz", text="Write the outputs of the last run here.")
 @click.option(
     "--repeat", type=click.IntRange(1), default=1, show_default=True, help="How many runs."
 )

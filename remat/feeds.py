@@ -5,6 +5,7 @@ except that an integer input which the graph compares with a constant takes that
 sampling rate, say). Strings are single letters.
 """
 
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from zipfile import BadZipFile
@@ -122,12 +123,18 @@ def _comparisons(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
                 yield from _comparisons(inner)
 
 
+_UNREADABLE = (
+    *(OSError, ValueError, EOFError, AttributeError, TypeError, KeyError),
+    *(NotImplementedError, BadZipFile, zlib.error),
+)
+
+
 def read(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file. Raises UsageError R230 where it is not one."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, AttributeError, BadZipFile) as error:
+    except _UNREADABLE as error:
         fix = "write it with numpy: np.savez('inputs.npz', **{name: array})"
         why = error.strerror if isinstance(error, OSError) and error.strerror else "no .npz file"
         fact = f"the inputs cannot be read: {why}"

@@ -1,6 +1,7 @@
 """What an optimization leaves behind: the model, its schedule file, the report."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from onnx import ModelProto, TensorProto
@@ -8,7 +9,7 @@ from onnx import ModelProto, TensorProto
 import remat
 from remat import costs as cost_tables
 from remat import onnx_io
-from remat.files import whole
+from remat.files import all_or_none
 from remat.lower import PREFIX
 from remat.options import OptimizeOptions
 from remat.passes.offline import WEIGHTS_SUFFIX, cpu_family
@@ -28,22 +29,33 @@ from remat.schedule_file import Mode as FileMode
 from remat.session_text import session_options
 
 
-def write_model(source: Path, target: Path) -> None:
-    """Move a model of the work folder to where it was wanted, by renames.
+def weights_of(target: Path) -> Path:
+    """Where the external data of a model that is written to `target` goes."""
+    return target.with_name(target.name + WEIGHTS_SUFFIX)
 
-    Its external data, one file, goes along as TARGET.weights.
+
+def write_files(
+    source: Path, files: tuple[Path, Path], schedule_text: Callable[[str], str]
+) -> None:
+    """Move a model of the work folder to where it was wanted and write its schedule, by renames:
+    both are there or neither is.
+
+    Its external data, one file, goes along as MODEL.weights. `schedule_text` is given the hash of
+    the model's file.
     """
+    target, schedule = files
+    weights = weights_of(target)
     proto = onnx_io.read(source)
     locations = onnx_io.external_files(proto)
     if locations:
-        name = target.name + WEIGHTS_SUFFIX
-        for location in locations:
-            with whole(target.with_name(name)) as partial:
-                shutil.move(source.with_name(location), partial)
-        _relocate(proto, name)
+        _relocate(proto, weights.name)
         onnx_io.write(proto, source)
-    with whole(target) as partial:
-        shutil.move(source, partial)
+    text = schedule_text(onnx_io.sha256(source))
+    with all_or_none([weights, target, schedule]) as [data_part, model_part, schedule_part]:
+        for location in locations:
+            shutil.move(source.with_name(location), data_part)
+        shutil.move(source, model_part)
+        schedule_part.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _relocate(proto: ModelProto, name: str) -> None:
@@ -56,9 +68,9 @@ def _relocate(proto: ModelProto, name: str) -> None:
 
 
 def schedule_file(
-    plan: Plan, planned: Planned, options: OptimizeOptions, budget_bytes: int, output: Path
+    plan: Plan, planned: Planned, options: OptimizeOptions, budget_bytes: int, model_sha256: str
 ) -> str:
-    """The text of the schedule file of the model written to `output`."""
+    """The text of the schedule file of the model whose file has that hash."""
     predicted, solution, here = planned.predicted, planned.solution, plan.costs.environment
     mode = FileMode.PINNED if options.pin else FileMode.STRICT
     steps = {}
@@ -72,7 +84,7 @@ def schedule_file(
         ScheduleFile(
             remat_version=remat.__version__,
             model=ModelRecord(plan.prepared.source.name, plan.prepared.sha256),
-            optimized_graph_sha256=onnx_io.sha256(output),
+            optimized_graph_sha256=model_sha256,
             costs=CostsRecord(
                 sha256=cost_tables.sha256(plan.costs),
                 provider=here.provider,

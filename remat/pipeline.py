@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import tempfile
 import time
 from pathlib import Path
@@ -12,9 +13,10 @@ from remat.errors import UsageError
 from remat.files import write_text
 from remat.lower import notes
 from remat.options import SEARCH_SECONDS, ModelOptions, OptimizeOptions, VerifyOptions
-from remat.outcome import optimization, schedule_file, write_model
+from remat.outcome import optimization, schedule_file, weights_of, write_files
+from remat.outputs import check_output, files_of
 from remat.plan import Plan, least_total, make_plan
-from remat.prepare import Prepared, check_output, prepare, work_folder
+from remat.prepare import Prepared, prepare, work_folder
 from remat.profiles import cpu
 from remat.profiles.session import Mode, thread_count
 from remat.results import Holder, Inspection, Measurement, OpProfile, Optimization, Profile, Verdict
@@ -40,7 +42,6 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
         held = holders(problem, order, at)[:top]
         kinds = collections.Counter(op.kind for op in plan.graph.ops)
         as_is = plan.as_is
-        constant = as_is.total_bytes - trace.peak_bytes
         return Inspection(
             model=str(model),
             ops=len(plan.graph.ops),
@@ -51,7 +52,7 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
             as_is=as_is,
             peak_op=problem.op_names[at],
             least_found_bytes=least_total(plan, min(least, trace.peak_bytes)),
-            least_proven_bytes=constant + proven,
+            least_proven_bytes=plan.accounted.total_for(proven),
             needed_by=problem.op_names[needed_by] if needed_by >= 0 else "",
             holders=tuple(
                 Holder(problem.value_names[value], problem.op_names[writer[value]], size)
@@ -64,7 +65,7 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
 def profile(model: Path, options: ModelOptions, *, output: Path | None, force: bool) -> Profile:
     """The cost of every op; with `output`, written there as a cost table."""
     if output is not None:
-        check_output(output, model, force=force)
+        check_output(output, _inputs(model, options), force=force)
     with work_folder(_beside(model)) as folder:
         prepared = prepare(model, options, folder)
         options.progress("profile", 0, 1)
@@ -124,11 +125,7 @@ def optimize(model: Path, options: OptimizeOptions) -> Optimization:
     """
     begin = time.monotonic()
     size = parse_size(options.mem)
-    output = options.output or model.with_name(f"{model.stem}.remat.onnx")
-    schedule = options.schedule or output.with_suffix(".json")
-    if not options.check:
-        check_output(output, model, force=options.force)
-        check_output(schedule, model, force=options.force)
+    output, schedule = _output_files(model, options)
     table = cost_tables.load(options.costs) if options.costs else None
     with work_folder(output.parent if not options.check else _beside(model)) as folder:
         plan = _plan(model, _portable_if_foreign(options.model, table), table, folder)
@@ -137,9 +134,29 @@ def optimize(model: Path, options: OptimizeOptions) -> Optimization:
         files = None if options.check else (output, schedule)
         result = optimization(plan, planned, options, budget_bytes, files)
         if not options.check:
-            write_model(planned.file, output)
-            write_text(schedule, schedule_file(plan, planned, options, budget_bytes, output))
+            text = functools.partial(schedule_file, plan, planned, options, budget_bytes)
+            write_files(planned.file, (output, schedule), text)
     return dataclasses.replace(result, seconds=round(time.monotonic() - begin, 3))
+
+
+def _output_files(model: Path, options: OptimizeOptions) -> tuple[Path, Path]:
+    """Where the model and its schedule go. Raises UsageError R203 to R205 where they cannot."""
+    output = options.output or model.with_name(f"{model.stem}.remat.onnx")
+    if options.check:
+        return output, output
+    inputs = (*_inputs(model, options.model), *([options.costs] if options.costs else []))
+    check_output(output, inputs, force=options.force)
+    schedule = options.schedule or output.with_suffix(".json")
+    others = (*inputs, output)
+    for path in (weights_of(output), schedule):
+        check_output(path, others, force=options.force)
+        others = (*others, path)
+    return output, schedule
+
+
+def _inputs(model: Path, options: ModelOptions) -> tuple[Path, ...]:
+    """Files that a call reads."""
+    return (*files_of(model), *([options.inputs] if options.inputs else []))
 
 
 def _portable_if_foreign(
@@ -239,6 +256,9 @@ def _budget(mem: str, written: dict[str, str], place: Path) -> int:
 def run(model: Path, options: ModelOptions, *, repeat: int, outputs: Path | None) -> Measurement:
     """Run a model as its schedule needs, measured; `outputs` (an .npz) gets what it computes."""
     proto = onnx_io.read(model)
+    if outputs is not None:
+        # Whether it may be replaced is settled before this.
+        check_output(outputs, _inputs(model, options), force=True)
     written = notes(proto)
     check_family(written, model)
     with work_folder(_beside(model)) as folder:

@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from remat import feeds, onnx_io
 from remat.child import call
-from remat.errors import BadModel, UsageError
+from remat.errors import BadModel
 from remat.options import ModelOptions
 from remat.passes.offline import INLINE_WEIGHTS_LIMIT_BYTES, is_cpu_specific
 from remat.profiles.cpu import Request
@@ -126,22 +126,3 @@ def _offline(path: Path, source: Path, options: ModelOptions) -> None:
         "place": str(source),
     }
     call("remat.passes.offline:optimize_offline", payload)
-
-
-def check_output(output: Path, source: Path, *, force: bool) -> None:
-    """Refuse to write over the model, over any file without `force`, or where we cannot.
-
-    Raises UsageError R203, R204, R205.
-    """
-    if output.exists() and source.exists() and output.samefile(source):
-        fix = "name another file with -o"
-        raise UsageError("R203", "the output is the model itself", place=str(output), fix=fix)
-    if output.is_dir():
-        raise UsageError("R205", "the output is a directory", place=str(output))
-    if output.exists() and not force:
-        fix = "use --force to replace it, or name another file with -o"
-        raise UsageError("R204", "the output exists already", place=str(output), fix=fix)
-    parent = output.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        fact = "does not exist" if not parent.is_dir() else "is not writable"
-        raise UsageError("R205", f"the folder of the output {fact}", place=str(parent))

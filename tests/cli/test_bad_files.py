@@ -1,10 +1,12 @@
 """Bad files give one clear error, and no input is ever overwritten."""
 
+import os
 import re
 import shutil
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from remat.errors import ExitCode
@@ -44,11 +46,14 @@ def test_5_a_model_that_is_none(verb: str, kind: str, tmp_path: Path) -> None:
     assert "bad.onnx" in _fails(ExitCode.BAD_MODEL, verb, bad, *more)
 
 
-@pytest.mark.parametrize("kind", ["missing", "text", "another name", "another shape"])
+@pytest.mark.parametrize("kind", ["missing", "text", "one array", "another name", "another shape"])
 def test_2_inputs_that_do_not_fit(kind: str, model: Path, tmp_path: Path) -> None:
     inputs = tmp_path / "x.npz"
     if kind == "text":
         inputs.write_text("no arrays")
+    elif kind == "one array":
+        with inputs.open("wb") as stream:
+            np.save(stream, np.zeros(3, np.float32))
     elif kind == "another name":
         np.savez(inputs, nothing=np.zeros(3, np.float32))
     elif kind == "another shape":
@@ -123,3 +128,57 @@ def test_3_a_limit_that_no_schedule_keeps_names_the_least(model: Path, tmp_path:
     error = _fails(ExitCode.INFEASIBLE, "optimize", model, "--mem", "1KiB", "-o", out)
     assert "--mem" in error
     assert not out.exists()
+
+
+WRITERS = [
+    ["optimize", "--mem", "60%", "-o"],
+    ["optimize", "--mem", "60%", "--schedule"],
+    ["profile", "-o"],
+    ["run", "--outputs"],
+]
+
+
+@pytest.mark.parametrize("arguments", WRITERS, ids=" ".join)
+@pytest.mark.parametrize("name", ["pipe", "folder", "none/out", "x" * 300, "-", ""])
+def test_2_an_output_that_is_no_file_stays_what_it_is(
+    name: str, arguments: list[str], model: Path, tmp_path: Path
+) -> None:
+    pipe, folder = tmp_path / "pipe", tmp_path / "folder"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    before = sorted(tmp_path.iterdir())
+    verb, *options = arguments
+    target = tmp_path / name if name.isalpha() or "/" in name else name
+    _fails(ExitCode.USAGE, verb, model, *options, target, "--force")
+    assert pipe.is_fifo()
+    assert folder.is_dir()
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("arguments", WRITERS, ids=" ".join)
+def test_2_a_folder_whose_mode_promises_too_much(arguments: list[str], model: Path) -> None:
+    verb, *options = arguments
+    assert "not writable" in _fails(ExitCode.USAGE, verb, model, *options, "/proc/x.onnx")
+
+
+@pytest.mark.parametrize("name", ["data", "out.onnx.weights"])
+def test_2_the_data_of_a_model_is_an_input_too(name: str, tmp_path: Path) -> None:
+    source, weights = tmp_path / "m.onnx", tmp_path / name
+    proto = onnx.load(SAMPLE)
+    onnx.save(proto, source, save_as_external_data=True, location=name, size_threshold=0)
+    before = weights.read_bytes()
+    for option, target in (("-o", name), ("--schedule", name), ("-o", "out.onnx")):
+        if target == name or name.startswith(target):
+            path = tmp_path / target
+            _fails(ExitCode.USAGE, "optimize", source, "--mem", "60%", option, path, "--force")
+            assert weights.read_bytes() == before
+
+
+def test_2_weights_in_the_way_need_force(model: Path, tmp_path: Path) -> None:
+    there = tmp_path / "out.onnx.weights"
+    there.write_text("precious")
+    out = tmp_path / "out.onnx"
+    assert "--force" in _fails(ExitCode.USAGE, "optimize", model, "--mem", "60%", "-o", out)
+    more = ("-o", out, "--schedule", there, "--force")
+    _fails(ExitCode.USAGE, "optimize", model, "--mem", "60%", *more)
+    assert there.read_text() == "precious"

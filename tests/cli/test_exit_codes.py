@@ -1,5 +1,6 @@
 """One test for each exit code, and one clear error for each kind of bad call."""
 
+import errno
 import re
 import subprocess
 import sys
@@ -80,6 +81,24 @@ def test_70_a_bug_is_one_line_and_says_how_to_see_more(
         assert "Traceback" in invoke(*arguments).stderr
     monkeypatch.setenv("REMAT_TRACEBACK", "1")
     assert "Traceback" in invoke("run", "m.onnx").stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "o.onnx"), "R214"),
+        (MemoryError("9 TiB"), "R215"),
+    ],
+)
+def test_2_a_system_that_has_no_room_is_no_bug(
+    error: BaseException, text: str, wrong: Callable[[BaseException], None]
+) -> None:
+    wrong(error)
+    result = invoke("optimize", "m.onnx", "--mem", "60%")
+    assert result.exit_code == ExitCode.USAGE
+    assert text in result.stderr
+    assert ("o.onnx" in result.stderr) == (text == "R214")
+    assert "Traceback" not in result.stderr
 
 
 def test_130_interrupted_is_one_line(wrong: Callable[[BaseException], None]) -> None:
