@@ -7,7 +7,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from remat.child import Payload
 from remat.costs import CostTable
-from remat.errors import BadModel
+from remat.errors import BadModel, UsageError
 from remat.graph import Graph, Op, Tensor
 from remat.onnx_io import caller_inputs, captured, subgraph_nodes, subgraphs_of
 from remat.problem import CONSTANT, NONE, Problem
@@ -220,6 +220,19 @@ def _sharing(
                 if op.inputs[source] in number
             )
     return alias, sources
+
+
+def require_slots(graph: Graph, costs: CostTable) -> None:
+    """A table may be written by hand. Raises UsageError R223 where it names slots that an op
+    does not have."""
+    for op in graph.ops:
+        cost = costs.ops[op.signature]
+        named = [*cost.alias, *(source for sources in cost.in_place for source in sources)]
+        slots = {len(cost.alias), len(cost.in_place)}
+        if slots != {len(op.outputs)} or max(named, default=NONE) >= len(op.inputs):
+            fact = f"the cost table does not fit op {op.name} ({op.kind}): it names other slots"
+            fix = "make a new one: `remat profile MODEL -o costs.json`"
+            raise UsageError("R223", fact, fix=fix)
 
 
 def _reuse_classes(graph: Graph, names: Sequence[str]) -> tuple[int, ...]:

@@ -17,6 +17,9 @@ from remat.errors import UsageError
 
 FORMAT = "remat.costs"
 VERSION = 1
+# Sums over the ops of a model stay exact in 64 bits; 13 days or a PiB for one op is an error.
+MOST = 1 << 50
+NO_SLOT = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +84,43 @@ def load(path: Path) -> CostTable:
             raise _unreadable(path, f'it has no "format": "{FORMAT}"')
         if data["version"] > VERSION:
             raise _unreadable(path, f"it has version {data['version']}, we read up to {VERSION}")
-        environment = Environment(**data["environment"])
+        environment = _environment(data["environment"])
         return CostTable(environment, {key: _op_cost(row) for key, row in data["ops"].items()})
     except OSError as error:
         raise _unreadable(path, error.strerror or "it cannot be opened") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(path, f"it is malformed ({type(error).__name__}: {error})") from None
+
+
+def _environment(row: dict[str, Any]) -> Environment:
+    threads = _count(row, "threads")
+    texts = {name: str(row[name]) for name in ("runtime", "provider", "cpu", "allocator")}
+    return Environment(threads=threads, **texts)
 
 
 def _op_cost(row: dict[str, Any]) -> OpCost:
     return OpCost(
         kind=str(row["kind"]),
-        time_ns=int(row["time_ns"]),
-        spread_ns=int(row["spread_ns"]),
-        workspace_bytes=int(row["workspace_bytes"]),
-        alias=tuple(int(slot) for slot in row["alias"]),
-        in_place=tuple(tuple(int(slot) for slot in slots) for slots in row["in_place"]),
+        time_ns=_count(row, "time_ns"),
+        spread_ns=_count(row, "spread_ns"),
+        workspace_bytes=_count(row, "workspace_bytes"),
+        alias=_slots(row["alias"], NO_SLOT),
+        in_place=tuple(_slots(slots, 0) for slots in row["in_place"]),
     )
+
+
+def _count(row: Mapping[str, Any], key: str) -> int:
+    value = row[key]
+    if not isinstance(value, int) or not 0 <= value <= MOST:
+        raise ValueError(f"{key} is {value!r}, not an integer from 0 to {MOST}")
+    return value
+
+
+def _slots(values: list[Any], least: int) -> tuple[int, ...]:
+    for value in values:
+        if not isinstance(value, int) or value < least:
+            raise ValueError(f"{value!r} is no slot of an op")
+    return tuple(values)
 
 
 def _unreadable(path: Path, why: str) -> UsageError:

@@ -1,20 +1,22 @@
 """What is known of a model before a budget is, and what a schedule for one is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx import ModelProto
 
-from remat.budget import Account, account, breakdown
+from remat import onnx_io
+from remat.budget import RESERVE_BYTES, Account, account, breakdown
 from remat.build import build_problem
 from remat.costs import CostTable
 from remat.graph import Graph
+from remat.lower import lower
 from remat.overwritten import keep_order, ordered_ops
 from remat.prepare import Prepared
 from remat.problem import Problem
 from remat.profiles.session import Mode, thread_count
 from remat.results import Breakdown, Measurement, Verdict
-from remat.schedule import Solution, Trace
+from remat.schedule import Solution, Step, Trace
 from remat.simulate import run_order, strict
 from remat.verify import Trial, run_trial
 
@@ -38,9 +40,10 @@ class Plan:
 
     @property
     def as_is(self) -> Breakdown:
-        """The peak in the runtime's default order."""
-        order = range(len(self.graph.ops))
-        return breakdown(self.accounted, self.problem, order, self.base_trace, len(self.graph.ops))
+        """The peak in the runtime's default order, as a budget that it keeps."""
+        ops = len(self.graph.ops)
+        found = breakdown(self.accounted, self.problem, range(ops), self.base_trace, ops)
+        return replace(found, overhead_bytes=found.overhead_bytes + RESERVE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +63,17 @@ class Planned:
 
 def make_plan(prepared: Prepared, graph: Graph, costs: CostTable, threads: int) -> Plan:
     """Run the unscheduled graph once more, in a process of its own, and account for it."""
-    reference = prepared.folder / "reference.npz"
-    trial = Trial(
-        prepared.optimized, Mode.STRICT, prepared.feeds, thread_count(threads), 3, reference
-    )
-    base = run_trial(trial)
     chains = ordered_ops(graph, costs)
     problem = keep_order(build_problem(graph, costs, 0), chains)
-    trace = strict(problem, run_order(problem, range(len(graph.ops))))
+    order = run_order(problem, range(len(graph.ops)))
+    trace = strict(problem, order)
+    # Lowered as schedules are, so that annotations and readers of unread outputs are in it.
+    unscheduled = lower(prepared.model, [Step(op) for op in order], trace, {})
+    file = prepared.folder / "unscheduled.onnx"
+    onnx_io.write(unscheduled, file)
+    reference = prepared.folder / "reference.npz"
+    trial = Trial(file, Mode.STRICT, prepared.feeds, thread_count(threads), 3, reference)
+    base = run_trial(trial)
     return Plan(
         prepared=prepared,
         graph=graph,
@@ -76,7 +82,9 @@ def make_plan(prepared: Prepared, graph: Graph, costs: CostTable, threads: int) 
         base_trial=trial,
         base=base,
         base_trace=trace,
-        accounted=account(graph.weights_bytes, graph.inputs_bytes, base, trace, len(graph.ops)),
+        accounted=account(
+            graph.weights_bytes, graph.inputs_bytes, base, trace, len(unscheduled.graph.node)
+        ),
         threads=thread_count(threads),
         chains=chains,
     )

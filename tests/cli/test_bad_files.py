@@ -1,5 +1,6 @@
 """Bad files give one clear error, and no input is ever overwritten."""
 
+import json
 import os
 import re
 import shutil
@@ -182,3 +183,18 @@ def test_2_weights_in_the_way_need_force(model: Path, tmp_path: Path) -> None:
     more = ("-o", out, "--schedule", there, "--force")
     _fails(ExitCode.USAGE, "optimize", model, "--mem", "60%", *more)
     assert there.read_text() == "precious"
+
+
+@pytest.mark.parametrize("changes", [{"time_ns": -5}, {"alias": [7]}, {"in_place": []}])
+def test_2_costs_that_are_wrong_write_nothing(
+    changes: dict[str, object], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path / "cache"))
+    costs, out = tmp_path / "costs.json", tmp_path / "out.onnx"
+    assert invoke("profile", str(model), "-o", str(costs), "--repeats", "1").exit_code == 0
+    table = json.loads(costs.read_text())
+    for row in table["ops"].values():
+        row |= changes
+    costs.write_text(json.dumps(table))
+    _fails(ExitCode.USAGE, "optimize", model, "--mem", "100%", "--costs", costs, "-o", out)
+    assert not list(tmp_path.glob("out*"))
