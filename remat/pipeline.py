@@ -9,6 +9,7 @@ from pathlib import Path
 
 from remat import costs as cost_tables
 from remat import feeds, onnx_io
+from remat.build import require_slots
 from remat.errors import UsageError
 from remat.files import write_text
 from remat.lower import notes
@@ -185,6 +186,7 @@ def _plan(
     options.progress("profile", 0, 2)
     costing = cpu.from_table(request, table) if table else cpu.measure(request, fresh=False)
     options.progress("profile", 1, 2)
+    require_slots(costing.graph, costing.costs)
     plan = make_plan(prepared, costing.graph, costing.costs, options.threads)
     options.progress("profile", 2, 2)
     return plan
