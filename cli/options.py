@@ -23,6 +23,11 @@ Decorator = Callable[[Function], Function]
 
 _VERBOSE = "remat.verbose"
 FILE = click.Path(path_type=Path)
+# ONNX keeps sizes in 64 bits.
+_MOST_SIZE = (1 << 63) - 1
+_MOST_DIGITS = 30
+# More threads than this for each core only take turns, and starting thousands takes minutes.
+THREADS_PER_CORE = 4
 
 
 def pipeline() -> Any:
@@ -88,7 +93,11 @@ def _dims(_ctx: click.Context, _option: click.Parameter, texts: Sequence[str]) -
     dims: dict[str, int] = {}
     for text in texts:
         name, equals, number = text.rpartition("=")
-        if not (name and equals and number.isascii() and number.isdecimal() and int(number)):
+        digits = number.isascii() and number.isdecimal() and number.strip("0")
+        if digits and (len(number) > _MOST_DIGITS or int(number) > _MOST_SIZE):
+            fact = f"{text[:60]!a} is larger than any dimension: {_MOST_SIZE} at most"
+            raise UsageError("R212", fact)
+        if not (name and equals and digits):
             raise UsageError(
                 "R212",
                 f"{text!a} binds no dimension",
@@ -106,6 +115,15 @@ def _size_text(_ctx: click.Context, _option: click.Parameter, text: str | None) 
 
     parse_size(text)
     return text
+
+
+def _threads(_ctx: click.Context, _option: click.Parameter, count: int) -> int:
+    """Raises UsageError R216 for more threads than can be of use."""
+    most = THREADS_PER_CORE * len(os.sched_getaffinity(0))
+    if count > most:
+        fact = f"{count} threads are too many for this machine: {most} at most"
+        raise UsageError("R216", fact, fix="--threads 0 takes one per core")
+    return count
 
 
 def _seconds(_ctx: click.Context, _option: click.Parameter, text: str | None) -> float | None:
@@ -187,7 +205,8 @@ dim_option: Decorator = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=_dims,
-    help="Bind a dynamic dimension; may be repeated.",
+    help="Bind a dynamic dimension; may be repeated. Outputs are compared with those of the "
+    "model bound this way.",
 )
 inputs_option: Decorator = click.option(
     "--inputs",
@@ -200,7 +219,8 @@ threads_option: Decorator = click.option(
     type=click.IntRange(0),
     default=ModelOptions().threads,
     show_default=True,
-    help="Intra-op threads; 0 for one per core.",
+    callback=_threads,
+    help=f"Intra-op threads; 0 for one per core, {THREADS_PER_CORE} per core at most.",
 )
 seconds_option: Decorator = click.option(
     "--time-limit",

@@ -5,6 +5,8 @@ except that an integer input which the graph compares with a constant takes that
 sampling rate, say). Strings are single letters.
 """
 
+import math
+import os
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +20,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from remat.errors import BadModel, UsageError
 from remat.files import whole
 from remat.onnx_io import caller_inputs, subgraphs_of
+from remat.units import format_bytes
 
 Array = npt.NDArray[np.generic]
 
@@ -32,11 +35,26 @@ NOT_RETURNED = frozenset(
 def make(model: ModelProto, seed: int) -> dict[str, Array]:
     """One array per input of a model whose dimensions are all bound.
 
-    Raises BadModel R504 for an input that is no tensor, or of a type that numpy lacks.
+    Raises BadModel R504 for an input that is no tensor, or of a type that numpy lacks, and
+    UsageError R232 where the inputs are larger than this machine's memory.
     """
+    _require_room(model)
     random = np.random.default_rng(seed)
     compared = _compared_with(model)
     return {info.name: _array(info, random, compared) for info in caller_inputs(model)}
+
+
+def _require_room(model: ModelProto) -> None:
+    total = sum(
+        _numpy_type(info).itemsize
+        * math.prod(dim.dim_value for dim in info.type.tensor_type.shape.dim)
+        for info in caller_inputs(model)
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if total > memory:
+        room = f"this machine has {format_bytes(memory)} of memory"
+        fact = f"the inputs would take {format_bytes(total)}, {room}"
+        raise UsageError("R232", fact, fix="use smaller sizes: --dim")
 
 
 def _array(

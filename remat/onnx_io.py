@@ -171,8 +171,10 @@ def bind(model: ModelProto, dims: Mapping[str, int], place: str) -> None:
     names = list(dict.fromkeys(name for _, name in wanted))
     unknown = [name for name in dims if name not in names]
     if unknown:
-        known = ", ".join(names) or "none"
-        fact = f"no dynamic dimension {unknown[0]!r}; there are: {known}"
+        if not names:
+            fact = f"there is no dimension {unknown[0]!r} to bind: all sizes are fixed already"
+            raise UsageError("R211", fact, place=place, fix="leave --dim out")
+        fact = f"no dynamic dimension {unknown[0]!r}; there are: {', '.join(names)}"
         raise UsageError("R211", fact, place=place)
     missing = [name for name in names if name not in dims]
     if missing:

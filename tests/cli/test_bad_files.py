@@ -121,7 +121,9 @@ def test_2_outputs_that_are_the_same_file(model: Path, tmp_path: Path) -> None:
 def test_2_dimensions_that_do_not_fit(tmp_path: Path) -> None:
     dynamic = ROOT / "sample_models" / "dynamic.onnx"
     assert "--dim" in _fails(ExitCode.USAGE, "run", dynamic)
-    _fails(ExitCode.USAGE, "run", SAMPLE, "--dim", "no_such_dimension=3")
+    assert "width" in _fails(ExitCode.USAGE, "run", dynamic, "--dim", "no_such_dimension=3")
+    error = _fails(ExitCode.USAGE, "run", SAMPLE, "--dim", "no_such_dimension=3")
+    assert "all sizes are fixed already" in error
 
 
 def test_3_a_limit_that_no_schedule_keeps_names_the_least(model: Path, tmp_path: Path) -> None:
@@ -198,3 +200,13 @@ def test_2_costs_that_are_wrong_write_nothing(
     costs.write_text(json.dumps(table))
     _fails(ExitCode.USAGE, "optimize", model, "--mem", "100%", "--costs", costs, "-o", out)
     assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize("size", ["99999999999", str(2**63 - 1), str(2**63), "9" * 5000])
+@pytest.mark.parametrize("verb", ["run", "inspect"])
+def test_2_dimensions_that_no_machine_holds(verb: str, size: str) -> None:
+    dynamic = ROOT / "sample_models" / "dynamic.onnx"
+    others = ["--dim", "height=64", "--dim", "width=64"]
+    error = _fails(ExitCode.USAGE, verb, dynamic, "--dim", f"batch={size}", *others)
+    assert len(error) < 400
+    assert ("R232" if len(size) < 20 and int(size) < 2**63 else "R212") in error

@@ -128,6 +128,7 @@ def test_130_interrupted_is_one_line(wrong: Callable[[BaseException], None]) -> 
         ["inspect", "m.onnx", "--dim", "batch=\u00b2"],
         ["inspect", "m.onnx", "--dim", "batch=8", "--dim", "batch=9"],
         ["inspect", "m.onnx", "--threads", "many"],
+        ["inspect", "m.onnx", "--threads", "99999"],
         ["verify", "m.onnx"],
         ["verify", "m.onnx", "o.onnx", "--rtol", "nan"],
         ["verify", "m.onnx", "o.onnx", "--atol", "-1"],
