@@ -16,6 +16,8 @@ from remat.schedule import Trace
 
 # Resident pages are counted in batches per thread, so a high-water mark wavers by this much.
 GRAIN_BYTES = 64 << 10
+# What a budget named by us has to spare: the bookkeeping is measured anew each time.
+RESERVE_BYTES = 2 * GRAIN_BYTES
 # Every schedule is charged for this many clones, so that a few of them change no limit.
 CLONES_PERCENT = 3
 LEAST_CLONES = 2
@@ -46,10 +48,13 @@ class Account:
         """What tensors and workspace may take; may be negative."""
         return budget_bytes - self.weights_bytes - self.overhead_for(nodes)
 
+    def total_for(self, limit_bytes: int) -> int:
+        """The least budget whose `limit` is `limit_bytes`, for few clones."""
+        return limit_bytes + self.weights_bytes + self.overhead_for(self.nodes)
+
     def budget_for(self, limit_bytes: int) -> int:
-        """A budget whose `limit` is at least `limit_bytes`, for few clones, with a grain more:
-        the bookkeeping is measured anew each time."""
-        return limit_bytes + self.weights_bytes + self.overhead_for(self.nodes) + GRAIN_BYTES
+        """A budget to recommend for such a limit: `RESERVE_BYTES` more."""
+        return self.total_for(limit_bytes) + RESERVE_BYTES
 
 
 def account(

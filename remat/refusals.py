@@ -1,5 +1,6 @@
 """Why no schedule is answered with, and what to ask for instead."""
 
+from remat.budget import RESERVE_BYTES
 from remat.errors import CheckFailed, Infeasible, NoAnswer
 from remat.plan import Plan, Planned, least_total
 from remat.schedule import Solution
@@ -19,16 +20,20 @@ def infeasible(plan: Plan, solution: Solution, budget_bytes: int) -> Infeasible:
         f"{format_bytes(plan.graph.weights_bytes)} of weights and "
         f"{format_bytes(plan.accounted.overhead_bytes)} of overhead"
     )
-    return Infeasible("R301", fact, place=str(plan.prepared.source), fix=_enough(plan, solution))
+    return Infeasible(
+        "R301", fact, place=str(plan.prepared.source), fix=_enough(plan, solution, budget_bytes)
+    )
 
 
 def no_answer(plan: Plan, solution: Solution, budget_bytes: int) -> NoAnswer:
     """R401: the search came to its end."""
     fact = (
         f"no schedule found within {format_bytes(budget_bytes)}; none is proven impossible "
-        f"above {format_bytes(plan.accounted.budget_for(solution.needed_bytes))}"
+        f"above {format_bytes(plan.accounted.total_for(solution.needed_bytes))}"
     )
-    return NoAnswer("R401", fact, place=str(plan.prepared.source), fix=_enough(plan, solution))
+    return NoAnswer(
+        "R401", fact, place=str(plan.prepared.source), fix=_enough(plan, solution, budget_bytes)
+    )
 
 
 def not_kept(plan: Plan, planned: Planned | None, limit: int, budget_bytes: int) -> NoAnswer:
@@ -41,13 +46,15 @@ def not_kept(plan: Plan, planned: Planned | None, limit: int, budget_bytes: int)
         f"no schedule found within {format_bytes(budget_bytes)} that leaves "
         f"{format_bytes(short)} for what a session adds to it"
     )
-    enough = min(taken + short, least_total(plan, plan.base_trace.peak_bytes))
+    as_is_bytes = plan.accounted.total_for(plan.base_trace.peak_bytes)
+    enough = max(min(taken + short, as_is_bytes), budget_bytes) + RESERVE_BYTES
     fix = f"the last one took {format_bytes(taken)}: use --mem {format_mem_argument(enough)}"
     return NoAnswer("R402", fact, place=str(plan.prepared.source), fix=fix)
 
 
-def _enough(plan: Plan, solution: Solution) -> str:
-    total = least_total(plan, min(solution.least_bytes, plan.base_trace.peak_bytes))
+def _enough(plan: Plan, solution: Solution, budget_bytes: int) -> str:
+    least_bytes = min(solution.least_bytes, plan.base_trace.peak_bytes)
+    total = max(least_total(plan, least_bytes), budget_bytes + RESERVE_BYTES)
     return (
         f"the least budget found is {format_bytes(total)}: use --mem {format_mem_argument(total)}"
     )

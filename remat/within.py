@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 import onnx
 
 from remat import onnx_io
-from remat.budget import GRAIN_BYTES, breakdown
+from remat.budget import RESERVE_BYTES, breakdown
 from remat.check import check
 from remat.errors import Infeasible, InternalError, NoAnswer
 from remat.lower import arrange, describe, lower
@@ -32,6 +32,7 @@ MOST_ATTEMPTS = 4
 LEAST_SECONDS = 5.0
 # What reuse adds to a schedule's liveness moves with the schedule, so it takes more of them.
 MOST_PINNED_ATTEMPTS = 12
+NO_STEPS = (Status.INFEASIBLE, Status.UNKNOWN)
 
 
 def plan_within(plan: Plan, budget_bytes: int, options: OptimizeOptions) -> Planned:
@@ -56,7 +57,7 @@ def _searched(plan: Plan, budget_bytes: int, options: OptimizeOptions, attempts:
     planned, bound_ns = None, None
     for attempt in range(attempts):
         solution = _solve(plan, limit, options, begin)
-        if not solution.steps and attempt:
+        if solution.status in NO_STEPS and attempt:
             raise not_kept(plan, planned, limit, budget_bytes)
         _require_steps(plan, solution, budget_bytes)
         # What is proven under a tighter limit is no bound for the budget: the first one stays.
@@ -110,7 +111,7 @@ def _spare(
             planned = _proven(plan, planned, budget_bytes, options)
             if planned.verdict is None or not planned.verdict.failures:
                 return planned
-        total = planned.predicted.total_bytes + GRAIN_BYTES
+        total = planned.predicted.total_bytes + RESERVE_BYTES
         least_bytes = total if least_bytes is None else min(total, least_bytes)
     raise pinned(refusal, least_bytes)
 
@@ -159,7 +160,7 @@ def _bounded(solution: Solution, bound_ns: int) -> Solution:
 def _require_steps(plan: Plan, solution: Solution, budget_bytes: int) -> None:
     if solution.status is Status.INFEASIBLE:
         raise infeasible(plan, solution, budget_bytes)
-    if not solution.steps:
+    if solution.status is Status.UNKNOWN:
         raise no_answer(plan, solution, budget_bytes)
 
 
