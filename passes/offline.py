@@ -9,6 +9,7 @@ at the extended level the file runs anywhere.
 import platform
 import re
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from onnx import ModelProto, TensorProto, helper
 
 from remat.child import Payload
 from remat.errors import BadModel
-from remat.onnx_io import tidy, write
+from remat.onnx_io import make_dense, tidy, write
+from remat.passes.known_ops import fusions_of, raise_opset, unknown_ops
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"
 # Past this size initializers go to a file of their own: a protobuf holds less than 2 GiB.
@@ -29,23 +31,20 @@ MOST_ROUNDS = 4
 def optimize_offline(payload: Payload) -> Payload:
     """Run in a fresh process: write payload["target"], the optimized payload["model"].
 
+    Fusions whose ops the standard does not know are left out (`remat.passes.known_ops`).
     Repeated until nothing changes: what one round fuses or inlines gives the next one more to do,
     and a session that loads the result is to find nothing left. `portable` stops at the extended
     level; `external` puts large initializers into TARGET.weights. Raises BadModel R505 where the
     runtime refuses the model.
     """
-    target, source = Path(payload["target"]), Path(payload["model"])
+    target = Path(payload["target"])
     with tempfile.TemporaryDirectory(prefix=".remat-", dir=target.parent) as folder:
-        kinds: list[tuple[str, str]] = []
-        for number in range(MOST_ROUNDS):
-            result = Path(folder, str(number), target.name)
-            result.parent.mkdir()
-            _optimize_once(source, result, payload)
-            model = onnx.load_model(str(result), load_external_data=False)
-            before, kinds = kinds, sorted((node.domain, node.op_type) for node in model.graph.node)
-            source = result
-            if kinds == before:
-                break
+        model, result = _until_settled(payload, Path(folder), [])
+        given = onnx.load_model(payload["model"], load_external_data=False)
+        left_out = fusions_of(unknown_ops(model) - unknown_ops(given))
+        if left_out:
+            model, result = _until_settled(payload, Path(folder), left_out)
+        make_dense(model)
         _complete_shapes(model, result.with_name("shapes.onnx"))
         weights = result.with_name(target.name + WEIGHTS_SUFFIX)
         if weights.exists():
@@ -55,7 +54,26 @@ def optimize_offline(payload: Payload) -> Payload:
     return {}
 
 
-def _optimize_once(source: Path, target: Path, payload: Payload) -> None:
+def _until_settled(
+    payload: Payload, folder: Path, left_out: Sequence[str]
+) -> tuple[ModelProto, Path]:
+    """The model after the rounds, and its file in a folder of its own."""
+    source = Path(payload["model"])
+    kinds: list[tuple[str, str]] = []
+    for _ in range(MOST_ROUNDS):
+        result = Path(tempfile.mkdtemp(dir=folder), Path(payload["target"]).name)
+        _optimize_once(source, result, payload, left_out)
+        model = onnx.load_model(str(result), load_external_data=False)
+        if raise_opset(model):
+            write(model, result)
+        before, kinds = kinds, sorted((node.domain, node.op_type) for node in model.graph.node)
+        source = result
+        if kinds == before:
+            break
+    return model, result
+
+
+def _optimize_once(source: Path, target: Path, payload: Payload, left_out: Sequence[str]) -> None:
     import onnxruntime as ort
 
     levels = ort.GraphOptimizationLevel
@@ -70,13 +88,25 @@ def _optimize_once(source: Path, target: Path, payload: Payload) -> None:
         key = "session.optimized_model_external_initializers_file_name"
         options.add_session_config_entry(key, target.name + WEIGHTS_SUFFIX)
     try:
-        ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+        ort.InferenceSession(
+            str(source),
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=list(left_out),
+        )
     except runtime_errors() as error:
+        place = str(payload["place"])
+        said = first_line(error).replace(str(source), place).replace(payload["model"], place)
         raise BadModel(
             "R505",
-            f"ONNX Runtime does not accept the model: {first_line(error)}",
-            place=str(payload["place"]),
+            f"ONNX Runtime does not accept the model: {said}",
+            place=place,
+            fix=f"see whether it opens without remat: {_opens(place)}",
         ) from None
+
+
+def _opens(place: str) -> str:
+    return f'python -c "import onnxruntime as o; o.InferenceSession({place!r})"'
 
 
 def _complete_shapes(model: ModelProto, probe: Path) -> None:
@@ -103,6 +133,7 @@ def _complete_shapes(model: ModelProto, probe: Path) -> None:
     except runtime_errors():
         # Not every type can be an output; the shapes stay unknown then.
         return
+    _give_outputs_shapes(model, {value.name: value.shape for value in session.get_outputs()})
     for value in session.get_outputs():
         element = re.fullmatch(r"tensor\((\w+)\)", value.type)
         static = all(isinstance(dim, int) for dim in value.shape)
@@ -110,6 +141,21 @@ def _complete_shapes(model: ModelProto, probe: Path) -> None:
             kind = TensorProto.DataType.Value(element[1].upper())
             info = helper.make_tensor_value_info(value.name, kind, value.shape)
             model.graph.value_info.append(info)
+
+
+def _give_outputs_shapes(
+    model: ModelProto, shapes: Mapping[str, Sequence[int | str | None]]
+) -> None:
+    """An output without a shape is nothing to the runtime and an error to the checker."""
+    for info in model.graph.output:
+        tensor = info.type.tensor_type
+        # An unknown rank is reported as no dimensions, too.
+        if tensor.HasField("shape") or not shapes.get(info.name):
+            continue
+        for size in shapes[info.name]:
+            dim = tensor.shape.dim.add()
+            if isinstance(size, int):
+                dim.dim_value = size
 
 
 def runtime_errors() -> tuple[type[BaseException], ...]:

@@ -3,6 +3,8 @@
 Every error that reaches the command line is a `RematError`; its class fixes the exit code.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import ClassVar
 
@@ -39,6 +41,16 @@ class RematError(Exception):
         if self.fix:
             lines.append(f"  help: {self.fix}")
         return "\n".join(lines)
+
+
+@contextmanager
+def located(place: str) -> Iterator[None]:
+    """Name the place of errors from the block that know none."""
+    try:
+        yield
+    except RematError as error:
+        error.place = error.place or place
+        raise
 
 
 class CheckFailed(RematError):

@@ -184,6 +184,24 @@ def _fits(info: onnx.ValueInfoProto, array: Array, path: Path | None) -> None:
         raise UsageError("R231", fact, place=str(path))
 
 
+def give_ranks(arrays: Mapping[str, Array], model: ModelProto) -> None:
+    """Let inputs without any shape have as many dimensions as the arrays, in place.
+
+    Raises BadModel R515 where there is no array to tell.
+    """
+    for info in caller_inputs(model):
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape") or info.type.WhichOneof("value") != "tensor_type":
+            continue
+        if info.name not in arrays:
+            fact = f"input {info.name!r} has no shape, not even a number of dimensions"
+            fix = "give real inputs: --inputs x.npz, written with numpy.savez"
+            raise BadModel("R515", fact, fix=fix)
+        tensor.shape.SetInParent()
+        for _ in range(arrays[info.name].ndim):
+            tensor.shape.dim.add()
+
+
 def bind_from(arrays: Mapping[str, Array], model: ModelProto) -> dict[str, int]:
     """The sizes of dynamic dimensions that given inputs imply."""
     dims: dict[str, int] = {}

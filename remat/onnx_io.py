@@ -11,9 +11,19 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+    helper,
+    numpy_helper,
+)
 
 from remat.errors import BadModel, UsageError
 from remat.files import whole
@@ -43,7 +53,17 @@ def read(path: Path) -> ModelProto:
         ) from None
     if not model.graph.node and not model.graph.output:
         raise BadModel("R502", "not an ONNX model: it has no graph", place=str(path))
+    _forget_negative_sizes(model)
     return model
+
+
+def _forget_negative_sizes(model: ModelProto) -> None:
+    """Some exporters write -1 for a size that is not known."""
+    graph = model.graph
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_value < 0:
+                dim.Clear()
 
 
 def sha256(path: Path) -> str:
@@ -208,6 +228,34 @@ def separate_weights(model: ModelProto) -> None:
     model.ir_version = LEAST_IR_VERSION
 
 
+def make_dense(model: ModelProto) -> None:
+    """Turn sparse initializers into plain ones, in place, as the runtime does on loading."""
+    for graph in (model.graph, *_inner_graphs(model.graph)):
+        for sparse in graph.sparse_initializer:
+            graph.initializer.append(_dense(sparse))
+        del graph.sparse_initializer[:]
+
+
+def _inner_graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    for node in all_nodes(graph):
+        for attribute in node.attribute:
+            yield from subgraphs_of(attribute)
+
+
+def _dense(sparse: SparseTensorProto) -> TensorProto:
+    name, shape = sparse.values.name, tuple(sparse.dims)
+    try:
+        values, indices = (numpy_helper.to_array(one) for one in (sparse.values, sparse.indices))
+        array = np.zeros(shape, values.dtype)
+        if indices.ndim == 1:
+            array.reshape(-1)[indices] = values
+        else:
+            array[tuple(indices.T)] = values
+    except (ValueError, IndexError, TypeError) as error:
+        raise BadModel("R513", f"sparse initializer {name!r} is malformed: {error}") from None
+    return numpy_helper.from_array(array, name)
+
+
 def json_dims(text: str) -> dict[str, int]:
     """Dimensions as the metadata of an optimized model records them."""
     return {str(name): int(size) for name, size in json.loads(text).items()}
@@ -227,7 +275,10 @@ def sort_nodes(model: ModelProto) -> ModelProto:
     import onnx_ir
     from onnx_ir.passes.common import TopologicalSortPass
 
-    result = TopologicalSortPass()(onnx_ir.from_proto(model))
+    try:
+        result = TopologicalSortPass()(onnx_ir.from_proto(model))
+    except ValueError as error:
+        raise BadModel("R512", f"the nodes of the model cannot be put in order: {error}") from None
     return onnx_ir.to_proto(result.model)
 
 

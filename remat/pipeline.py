@@ -10,7 +10,7 @@ from pathlib import Path
 from remat import costs as cost_tables
 from remat import feeds, onnx_io
 from remat.build import require_slots
-from remat.errors import UsageError
+from remat.errors import UsageError, located
 from remat.files import write_text
 from remat.lower import notes
 from remat.options import SEARCH_SECONDS, ModelOptions, OptimizeOptions, VerifyOptions
@@ -263,9 +263,10 @@ def run(model: Path, options: ModelOptions, *, repeat: int, outputs: Path | None
         check_output(outputs, _inputs(model, options), force=True)
     written = notes(proto)
     check_family(written, model)
-    with work_folder(_beside(model)) as folder:
+    with work_folder(_beside(model)) as folder, located(str(model)):
         stored, inputs = folder / "outputs.npz", folder / "feeds.npz"
         arrays = feeds.read(options.inputs) if options.inputs else {}
+        feeds.give_ranks(arrays, proto)
         onnx_io.bind(proto, feeds.bind_from(arrays, proto) | dict(options.dims), str(model))
         made = feeds.fitting(arrays, proto, options.inputs) if arrays else None
         feeds.save(made if made is not None else feeds.make(proto, options.seed), inputs)

@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
 from onnx import ModelProto
 
 from remat import feeds, onnx_io
 from remat.child import call
-from remat.errors import BadModel
+from remat.errors import BadModel, located
 from remat.options import ModelOptions
-from remat.passes.offline import INLINE_WEIGHTS_LIMIT_BYTES, is_cpu_specific
+from remat.passes.known_ops import excuse
+from remat.passes.offline import INLINE_WEIGHTS_LIMIT_BYTES, first_line, is_cpu_specific
 from remat.profiles.cpu import Request
 
 
@@ -58,12 +60,20 @@ def work_folder(beside: Path) -> Iterator[Path]:
 
 def prepare(source: Path, options: ModelOptions, folder: Path) -> Prepared:
     """Bind and optimize offline; all files go to `folder`."""
+    with located(str(source)):
+        return _prepared(source, options, folder)
+
+
+def _prepared(source: Path, options: ModelOptions, folder: Path) -> Prepared:
     original = onnx_io.read(source)
-    dynamic = onnx_io.dynamic_dims(original)
     onnx_io.separate_weights(original)
+    onnx_io.make_dense(original)
+    excuse(original)
     feeds.require_tensors(original)
     onnx_io.link_external_files(original, source.parent, folder)
     arrays = feeds.read(options.inputs) if options.inputs else None
+    feeds.give_ranks(arrays or {}, original)
+    dynamic = onnx_io.dynamic_dims(original)
     dims = dict(options.dims)
     if arrays is not None:
         dims = feeds.bind_from(arrays, original) | dims
@@ -118,11 +128,33 @@ def _optimized(
 def _offline(path: Path, source: Path, options: ModelOptions) -> None:
     data = onnx_io.external_files(onnx_io.read(path))
     large = path.stat().st_size > INLINE_WEIGHTS_LIMIT_BYTES
+    target = path.with_name("optimized.onnx")
     payload = {
         "model": str(path),
-        "target": str(path.with_name("optimized.onnx")),
+        "target": str(target),
         "portable": options.portable,
         "external": bool(data) or large,
         "place": str(source),
     }
     call("remat.passes.offline:optimize_offline", payload)
+    try:
+        _check(target, source)
+    except BadModel:
+        # Shapes that came with the model may be stale; the runtime goes by its own.
+        model = onnx_io.read(path)
+        if not model.graph.value_info:
+            raise
+        del model.graph.value_info[:]
+        onnx_io.write(model, path)
+        call("remat.passes.offline:optimize_offline", payload)
+        _check(target, source)
+
+
+def _check(optimized: Path, source: Path) -> None:
+    """Raises BadModel R514 where the checker of ONNX refuses what would be scheduled."""
+    try:
+        onnx.checker.check_model(str(optimized), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        fact = f"the checker of ONNX refuses the optimized model: {first_line(error)}"
+        fix = "see what onnx.checker.check_model(MODEL, full_check=True) says of the model itself"
+        raise BadModel("R514", fact, place=str(source), fix=fix) from None
