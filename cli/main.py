@@ -7,8 +7,10 @@ is imported here or at the top of a verb, so that `remat --help` answers at once
 import importlib
 import os
 import pkgutil
+import signal
 import sys
 import traceback
+from types import FrameType
 from typing import Any
 
 import click
@@ -22,6 +24,11 @@ _HELPERS = frozenset({"main", "options", "paths", "progress"})
 # 128 + the signal's number, as a shell reports a process that the signal ended.
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+TERMINATED = 143
+
+
+class Terminated(BaseException):
+    """Somebody asked the process to end: unlike Ctrl-C, at once and without an answer."""
 
 
 class Verbs(click.Group):
@@ -78,7 +85,18 @@ def group() -> None:
 
 def main() -> None:
     """Entry point of the `remat` script."""
-    group.main(prog_name="remat")
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        group.main(prog_name="remat")
+    except Terminated:
+        click.echo("terminated", err=True)
+        sys.exit(TERMINATED)
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    # Another one must not break off what the first one's way out cleans up.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Terminated
 
 
 def _refused(error: OSError | MemoryError) -> UsageError:

@@ -37,10 +37,7 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
         problem, trace = plan.problem, plan.base_trace
         least, proven, _ = least_budget(problem, seed=options.seed, time_limit_s=SEARCH_SECONDS)
         _, needed_by = needed(problem)
-        at = trace.live_bytes.index(trace.peak_bytes)
-        order = range(len(problem.op_names))
-        writer = problem.writer
-        held = holders(problem, order, at)[:top]
+        peak_op, held = _at_peak(plan, top)
         kinds = collections.Counter(op.kind for op in plan.graph.ops)
         as_is = plan.as_is
         return Inspection(
@@ -51,16 +48,26 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
             bound_dims=plan.prepared.dims,
             activations_bytes=sum(tensor.nbytes for tensor in plan.graph.tensors.values()),
             as_is=as_is,
-            peak_op=problem.op_names[at],
+            peak_op=peak_op,
             least_found_bytes=least_total(plan, min(least, trace.peak_bytes)),
             least_proven_bytes=plan.accounted.total_for(proven),
             needed_by=problem.op_names[needed_by] if needed_by >= 0 else "",
-            holders=tuple(
-                Holder(problem.value_names[value], problem.op_names[writer[value]], size)
-                for value, size in held
-                if size
-            ),
+            holders=held,
         )
+
+
+def _at_peak(plan: Plan, top: int) -> tuple[str, tuple[Holder, ...]]:
+    """The op at the peak and the largest buffers then; "" where optimization left no op."""
+    problem, trace = plan.problem, plan.base_trace
+    if not problem.op_names:
+        return "", ()
+    at, writer = trace.live_bytes.index(trace.peak_bytes), problem.writer
+    held = holders(problem, range(len(problem.op_names)), at)[:top]
+    return problem.op_names[at], tuple(
+        Holder(problem.value_names[value], problem.op_names[writer[value]], size)
+        for value, size in held
+        if size
+    )
 
 
 def profile(model: Path, options: ModelOptions, *, output: Path | None, force: bool) -> Profile:

@@ -26,7 +26,7 @@ def inspection_text(inspection: Inspection) -> str:
     reason = f", because of op '{inspection.needed_by}'" if inspection.needed_by else ""
     facts = [
         ("model", inspection.model),
-        ("ops", f"{inspection.ops}: {_kinds(inspection.kinds)}"),
+        ("ops", _ops(inspection)),
         *_dimensions(inspection),
         ("all tensors", f"{format_bytes_exact(inspection.activations_bytes)} if none were freed"),
         ("peak as it is", _peak_as_is(inspection)),
@@ -35,6 +35,12 @@ def inspection_text(inspection: Inspection) -> str:
         ("least proven", f"{least} is needed by every schedule{reason}"),
     ]
     return "\n".join([named(facts), *_holders(inspection)])
+
+
+def _ops(inspection: Inspection) -> str:
+    if not inspection.ops:
+        return "none: all is computed when the model is loaded"
+    return f"{inspection.ops}: {_kinds(inspection.kinds)}"
 
 
 def profile_text(profile: Profile) -> str:

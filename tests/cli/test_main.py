@@ -5,8 +5,10 @@ import inspect
 import json
 import os
 import pkgutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -170,6 +172,31 @@ def test_ctrl_c_in_a_process_of_its_own_is_one_line(root: Path) -> None:
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
     )
     assert (finished.returncode, finished.stdout, finished.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("seconds", [1.5, 4.0])
+def test_143_a_process_that_is_terminated_leaves_nothing_behind(
+    seconds: float, models: Path, tmp_path: Path, root: Path
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    command = [sys.executable, "-m", "remat.cli.main", "optimize", str(models / "unet_train.onnx")]
+    process = subprocess.Popen(
+        [*command, "--mem", "60%", "-o", str(folder / "o.onnx")],
+        env={**os.environ, "REMAT_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(folder.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(folder.iterdir())
+    time.sleep(seconds)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60) == ("", "terminated\n")
+    assert process.returncode == 143
+    assert list(folder.iterdir()) == []
 
 
 def test_a_reader_that_leaves_is_no_error(root: Path) -> None:
