@@ -96,10 +96,9 @@ def _optimize_once(source: Path, target: Path, payload: Payload, left_out: Seque
         )
     except runtime_errors() as error:
         place = str(payload["place"])
-        said = first_line(error).replace(str(source), place).replace(payload["model"], place)
         raise BadModel(
             "R505",
-            f"ONNX Runtime does not accept the model: {said}",
+            f"ONNX Runtime does not accept the model: {first_line(error)}",
             place=place,
             fix=f"see whether it opens without remat: {_opens(place)}",
         ) from None
@@ -136,7 +135,8 @@ def _complete_shapes(model: ModelProto, probe: Path) -> None:
     _give_outputs_shapes(model, {value.name: value.shape for value in session.get_outputs()})
     for value in session.get_outputs():
         element = re.fullmatch(r"tensor\((\w+)\)", value.type)
-        static = all(isinstance(dim, int) for dim in value.shape)
+        # An unknown rank is reported as no dimensions, as a scalar is, whose shape matters less.
+        static = value.shape and all(isinstance(dim, int) for dim in value.shape)
         if value.name not in known and element and static:
             kind = TensorProto.DataType.Value(element[1].upper())
             info = helper.make_tensor_value_info(value.name, kind, value.shape)

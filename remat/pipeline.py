@@ -10,7 +10,7 @@ from pathlib import Path
 from remat import costs as cost_tables
 from remat import feeds, onnx_io
 from remat.build import require_slots
-from remat.errors import UsageError, located
+from remat.errors import UsageError
 from remat.files import write_text
 from remat.lower import notes
 from remat.options import SEARCH_SECONDS, ModelOptions, OptimizeOptions, VerifyOptions
@@ -32,7 +32,7 @@ from remat.within import plan_within
 
 def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
     """What a model takes as it is, and the least that any schedule of it could."""
-    with work_folder(_beside(model)) as folder:
+    with work_folder(_beside(model), model) as folder:
         plan = _plan(model, options, None, folder)
         problem, trace = plan.problem, plan.base_trace
         least, proven, _ = least_budget(problem, seed=options.seed, time_limit_s=SEARCH_SECONDS)
@@ -74,7 +74,7 @@ def profile(model: Path, options: ModelOptions, *, output: Path | None, force: b
     """The cost of every op; with `output`, written there as a cost table."""
     if output is not None:
         check_output(output, _inputs(model, options), force=force)
-    with work_folder(_beside(model)) as folder:
+    with work_folder(_beside(model), model) as folder:
         prepared = prepare(model, options, folder)
         options.progress("profile", 0, 1)
         costing = cpu.measure(prepared.request(options), fresh=False)
@@ -135,7 +135,8 @@ def optimize(model: Path, options: OptimizeOptions) -> Optimization:
     size = parse_size(options.mem)
     output, schedule = _output_files(model, options)
     table = cost_tables.load(options.costs) if options.costs else None
-    with work_folder(output.parent if not options.check else _beside(model)) as folder:
+    parent = _beside(model) if options.check else output.parent
+    with work_folder(parent, model) as folder:
         plan = _plan(model, _portable_if_foreign(options.model, table), table, folder)
         budget_bytes = size.resolve(plan.as_is.total_bytes)
         planned = plan_within(plan, budget_bytes, options)
@@ -217,7 +218,7 @@ def verify(original: Path, optimized: Path, options: VerifyOptions) -> Verdict:
     if options.enforce and not budget:
         fact = "there is no limit to enforce: the model records none"
         raise UsageError("R209", fact, place=str(optimized), fix="give one: --mem 4GB")
-    with work_folder(_beside(original)) as folder:
+    with work_folder(_beside(original), original) as folder:
         prepared = prepare(original, model_options, folder)
         inputs, outputs = prepared.feeds, folder / "reference.npz"
         plain = Trial(prepared.bound, Mode.DEFAULT, inputs, threads, options.repeats)
@@ -270,7 +271,7 @@ def run(model: Path, options: ModelOptions, *, repeat: int, outputs: Path | None
         check_output(outputs, _inputs(model, options), force=True)
     written = notes(proto)
     check_family(written, model)
-    with work_folder(_beside(model)) as folder, located(str(model)):
+    with work_folder(_beside(model), model) as folder:
         stored, inputs = folder / "outputs.npz", folder / "feeds.npz"
         arrays = feeds.read(options.inputs) if options.inputs else {}
         feeds.give_ranks(arrays, proto)

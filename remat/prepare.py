@@ -1,6 +1,7 @@
 """From a model file to what is scheduled: bound, optimized by the runtime."""
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from onnx import ModelProto
 
 from remat import feeds, onnx_io
 from remat.child import call
-from remat.errors import BadModel, located
+from remat.errors import BadModel, RematError, located
 from remat.options import ModelOptions
 from remat.passes.known_ops import excuse
 from remat.passes.offline import INLINE_WEIGHTS_LIMIT_BYTES, first_line, is_cpu_specific
@@ -47,24 +48,26 @@ class Prepared:
 
 
 @contextmanager
-def work_folder(beside: Path) -> Iterator[Path]:
+def work_folder(beside: Path, source: Path) -> Iterator[Path]:
     """A temporary folder in `beside` where that is writable, so that data files can be linked
-    into it and results moved out of it; it is gone afterwards."""
+    into it and results moved out of it; it is gone afterwards, so errors name `source` for any
+    file in it."""
     parent = beside if beside.is_dir() and os.access(beside, os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix=".remat-", dir=parent))
     try:
-        yield folder
+        with located(str(source)):
+            yield folder
+    except RematError as error:
+        inside = re.escape(str(folder)) + r"[\w./-]*"
+        error.place = re.sub(inside, lambda _: str(source), error.place)
+        error.fact = re.sub(inside, lambda _: str(source), error.fact)
+        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def prepare(source: Path, options: ModelOptions, folder: Path) -> Prepared:
     """Bind and optimize offline; all files go to `folder`."""
-    with located(str(source)):
-        return _prepared(source, options, folder)
-
-
-def _prepared(source: Path, options: ModelOptions, folder: Path) -> Prepared:
     original = onnx_io.read(source)
     onnx_io.separate_weights(original)
     onnx_io.make_dense(original)

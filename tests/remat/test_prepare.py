@@ -9,7 +9,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from remat.errors import BadModel, UsageError
 from remat.options import ModelOptions
-from remat.prepare import Prepared, prepare
+from remat.prepare import Prepared, prepare, work_folder
 from tests.remat.unusual_models import SHAPE, model
 
 CHAIN = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Exp", ["a"], ["y"])]
@@ -18,8 +18,9 @@ CHAIN = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Exp", ["a"], 
 def _prepared(source: ModelProto, folder: Path, options: ModelOptions | None = None) -> Prepared:
     path = folder / "source.onnx"
     path.write_bytes(source.SerializeToString())
-    found = prepare(path, options or ModelOptions(), folder)
-    onnx.checker.check_model(str(found.optimized), full_check=True)
+    with work_folder(folder, path) as inside:
+        found = prepare(path, options or ModelOptions(), inside)
+        onnx.checker.check_model(str(found.optimized), full_check=True)
     return found
 
 
@@ -89,3 +90,31 @@ def test_a_model_that_the_runtime_refuses_is_named_by_its_own_name(tmp_path: Pat
     assert "bound.onnx" not in error
     assert "source.onnx" in error
     assert "help: see whether it opens without remat: python -c" in error
+
+
+def test_an_error_names_no_file_of_the_work_folder(tmp_path: Path) -> None:
+    source = tmp_path / "user's model.onnx"
+
+    def fail(place: str) -> None:
+        with work_folder(tmp_path, source) as folder:
+            fact = f"{folder}/deep/bound.onnx is bad"
+            raise BadModel("R599", fact, place=place and str(folder / place))
+
+    for place in ("optimized.onnx", ""):
+        with pytest.raises(BadModel) as caught:
+            fail(place)
+        assert caught.value.place == str(source)
+        assert caught.value.fact == f"{source} is bad"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_rank_is_no_scalar(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["s"], axis=0),
+        helper.make_node("ConcatFromSequence", ["s"], ["a"], axis=1),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("ReduceSum", ["b"], ["c"], keepdims=0),
+        helper.make_node("Add", ["x", "c"], ["y"]),
+    ]
+    infos = _prepared(model(nodes), tmp_path).model.graph.value_info
+    assert "a" not in {info.name for info in infos if not info.type.tensor_type.shape.dim}
