@@ -311,17 +311,26 @@ def give_readers(model: ModelProto) -> None:
     read |= {info.name for info in model.graph.output}
     if all(opset.domain not in ("", "ai.onnx") for opset in model.opset_import):
         model.opset_import.add(domain="", version=onnx.defs.onnx_opset_version())
+    taken = {name for node in all_nodes(model.graph) for name in (node.name, *node.output)}
     nodes = []
     for node in model.graph.node:
         nodes.append(node)
-        nodes += [reader_of(name) for name in node.output if name and name not in read]
+        for name in node.output:
+            if name and name not in read:
+                nodes.append(_reader_of(name, taken))
     del model.graph.node[:]
     model.graph.node.extend(nodes)
 
 
-def reader_of(name: str) -> NodeProto:
-    """A node that reads a value and writes one that nobody reads."""
-    return helper.make_node("Identity", [name], [f"{name}__unread"], name=f"{name}__unread")
+def _reader_of(name: str, taken: set[str]) -> NodeProto:
+    """A node that reads a value and writes one that nobody reads. The name may be taken: of two
+    instances of a value, an earlier reader may read either."""
+    fresh, number = f"{name}__unread", 1
+    while fresh in taken:
+        number += 1
+        fresh = f"{name}__unread_{number}"
+    taken.add(fresh)
+    return helper.make_node("Identity", [name], [fresh], name=fresh)
 
 
 def _canonical(domain: str) -> str:

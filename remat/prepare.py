@@ -68,12 +68,7 @@ def work_folder(beside: Path, source: Path) -> Iterator[Path]:
 
 def prepare(source: Path, options: ModelOptions, folder: Path) -> Prepared:
     """Bind and optimize offline; all files go to `folder`."""
-    original = onnx_io.read(source)
-    onnx_io.separate_weights(original)
-    onnx_io.make_dense(original)
-    excuse(original)
-    feeds.require_tensors(original)
-    onnx_io.link_external_files(original, source.parent, folder)
+    original = _opened(source, folder)
     arrays = feeds.read(options.inputs) if options.inputs else None
     feeds.give_ranks(arrays or {}, original)
     dynamic = onnx_io.dynamic_dims(original)
@@ -108,6 +103,17 @@ def prepare(source: Path, options: ModelOptions, folder: Path) -> Prepared:
         portable=options.portable,
         left_dynamic=left_dynamic,
     )
+
+
+def _opened(source: Path, folder: Path) -> ModelProto:
+    """The model as all that follows wants it, its data files in reach of `folder`."""
+    model = onnx_io.read(source)
+    onnx_io.separate_weights(model)
+    onnx_io.make_dense(model)
+    excuse(model)
+    feeds.require_tensors(model)
+    onnx_io.link_external_files(model, source.parent, folder)
+    return model
 
 
 def _optimized(

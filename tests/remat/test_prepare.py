@@ -8,6 +8,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from remat.errors import BadModel, UsageError
+from remat.onnx_io import give_readers
 from remat.options import ModelOptions
 from remat.prepare import Prepared, prepare, work_folder
 from tests.remat.unusual_models import SHAPE, model
@@ -118,3 +119,20 @@ def test_an_unknown_rank_is_no_scalar(tmp_path: Path) -> None:
     ]
     infos = _prepared(model(nodes), tmp_path).model.graph.value_info
     assert "a" not in {info.name for info in infos if not info.type.tensor_type.shape.dim}
+
+
+def test_a_reader_has_a_name_of_its_own() -> None:
+    """Where an op is run twice, the reader there was may read either instance."""
+    nodes = [
+        helper.make_node("Split", ["x"], ["a__remat0", "b__remat0"], axis=0),
+        helper.make_node("Identity", ["b__remat0"], ["b__unread"], name="b__unread"),
+        helper.make_node("Split", ["x"], ["a", "b"], axis=0),
+        helper.make_node("Concat", ["a__remat0", "a"], ["y"], axis=0),
+    ]
+    proto = model(nodes, opset=13)
+    give_readers(proto)
+    onnx.checker.check_model(proto, full_check=True)
+    written = [name for node in proto.graph.node for name in node.output]
+    assert len(written) == len(set(written))
+    read = {name for node in proto.graph.node for name in node.input}
+    assert {"a", "a__remat0", "b", "b__remat0"} <= read
