@@ -26,13 +26,17 @@ from remat.scheduler.compiled import Int64
 from remat.scheduler.found import Found
 from remat.scheduler.greedy import sweep
 from remat.scheduler.order import base_orders, search_order
-from remat.scheduler.polish import Effort, least_peak, polish
+from remat.scheduler.polish import Effort, least_peak, polish, polish_each
 from remat.scheduler.search import Progress, Search, Stopped
 from remat.scheduler.tidy import tidy
 from remat.simulate import run_order
 
-# Chunks of annealing after the relaxation, hot and cold in turn.
-CHUNKS = 6
+# Chunks of annealing after the relaxation, up to so many times as long as others: slow cooling
+# finds what several quick ones do not.
+CHUNKS = 12
+LONG = 8
+# Chunks without a better answer after which it ends.
+IDLE = 3
 
 
 def _never() -> bool:
@@ -122,7 +126,7 @@ def _stages(search: Search, seed: int) -> bool:
     _delay_outputs(search, orders, seed)
     if certify(search, given, seed):
         return True
-    _anneal(search, seed, CHUNKS, 0.5)
+    _anneal(search, seed, CHUNKS)
     if search.best_ns is None:
         _lower(search, seed)
     return False
@@ -155,16 +159,23 @@ def _delay_outputs(search: Search, orders: Sequence[Int64], seed: int) -> None:
             search.offer_all(polish(arrays, delayed.steps, limit, effort), "late outputs, polished")
 
 
-def _anneal(search: Search, seed: int, chunks: int, temperature: float) -> None:
-    """Polish the best, hot and cold in turn, until proven."""
+def _anneal(search: Search, seed: int, chunks: int) -> None:
+    """Polish the best and the hint at length, the best cold and hot in turn, until close."""
+    took_s, idle = 0.0, 0
     for chunk in range(chunks):
-        if search.is_close:
+        if search.is_close or idle == IDLE or search.seconds_left < took_s:
             return
         search.pause()
-        hot = temperature if chunk % 2 == 0 else 0.1
-        effort = Effort(seed + chunk, chunk_iterations(search.arrays), hot)
-        found = polish(search.arrays, search.start, search.problem.limit_bytes, effort)
+        begin = time.monotonic()
+        iterations = min(2 << chunk, LONG) * chunk_iterations(search.arrays)
+        starts = [(search.start, Effort(seed + chunk, iterations, 0.5 if chunk % 2 else 0.12))]
+        if search.hint:
+            starts.append((search.hint, Effort(seed + chunk, iterations, 0.12)))
+        found = polish_each(search.arrays, starts, search.problem.limit_bytes)
+        before_ns = search.best_ns
         search.offer_all(found, "annealing")
+        idle = idle + 1 if search.best_ns == before_ns else 0
+        took_s = time.monotonic() - begin
 
 
 def _lower(search: Search, seed: int) -> None:

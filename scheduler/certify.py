@@ -9,17 +9,20 @@ from remat.scheduler.evaluate import score
 from remat.scheduler.event_model import Load, load
 from remat.scheduler.events import build, relax_linear
 from remat.scheduler.linear import Effort as SolverEffort
-from remat.scheduler.polish import Effort, polish
+from remat.scheduler.polish import Effort, polish_each
 from remat.scheduler.refine import Round, more_events, refine
 from remat.scheduler.search import GAP, Search
 
 MAX_ROUNDS = 8
-# Rounds without a better bound or answer after which the loop ends.
-PATIENCE = 3
+# Events that follow the first one together: one event alone says little of what to keep when.
+FIRST_EVENTS = 2
+# Rounds without a better bound or a point that decodes to a better answer after which the loop
+# ends: annealing is left the rest of the time.
+PATIENCE = 2
 # Variables times nodes of one integer program; a clock cuts what still takes too long.
 WORK_NODES = 4_000_000
 MAX_NODES = 2_000
-MAX_SECONDS = 10.0
+MAX_SECONDS = 6.0
 # Chunks of annealing in a row from the best answer.
 CHAIN = 4
 # Iterations times ops of one chunk of annealing.
@@ -46,7 +49,7 @@ def certify(search: Search, order: Int64, seed: int) -> bool:
     idle = 0
     for number in range(MAX_ROUNDS):
         search.pause()
-        before = (search.bound_ns, search.best_ns)
+        before_ns = search.bound_ns
         effort = _effort(search, loaded, len(events))
         model = build(loaded, events)
         # The relaxation with fractions takes a moment, so there is a bound whatever comes after.
@@ -56,34 +59,44 @@ def certify(search: Search, order: Int64, seed: int) -> bool:
         if outcome.is_infeasible:
             return True
         search.raise_bound(outcome.bound_ns, f"event relaxation, {len(events)} events")
-        _improve(search, outcome, seed + number)
-        idle = idle + 1 if before == (search.bound_ns, search.best_ns) else 0
-        more = more_events(path, events, outcome.raw, hot, problem.limit_bytes)
+        is_better = _improve(search, outcome, seed + number)
+        idle = 0 if is_better or search.bound_ns > before_ns else idle + 1
+        more = events
+        for _ in range(FIRST_EVENTS if len(events) == 1 else 1):
+            more = more_events(path, more, outcome.raw, hot, problem.limit_bytes)
         if search.is_close or idle == PATIENCE or more == events:
             break
         events = more
     return False
 
 
-def _improve(search: Search, outcome: Round, seed: int) -> None:
-    """Offer what was decoded and polish it; then the best answer, for as long as that pays."""
-    search.offer_all(outcome.found, "event relaxation")
-    for start in (outcome.raw, outcome.found.least):
-        if start is not None and not search.is_proven:
-            _polish(search, start.steps.tolist(), seed)
+def _improve(search: Search, outcome: Round, seed: int) -> bool:
+    """Offer what was decoded and polish it; then the best answer, for as long as that pays.
+
+    Whether what was decoded is the best answer as it is.
+    """
+    is_better = search.offer_all(outcome.found, "event relaxation")
+    starts = [one.steps.tolist() for one in (outcome.raw, outcome.found.least) if one]
+    if outcome.raw is not None:
+        search.hint = tuple(outcome.raw.steps.tolist())
+    if starts and not search.is_proven:
+        _polish(search, starts, seed)
     for chunk in range(CHAIN):
         before = search.best_ns or 2 * search.bound_ns
         if search.is_proven or not search.start:
-            return
-        _polish(search, search.start, seed + chunk)
+            break
+        _polish(search, [search.start, search.hint or search.start], seed + chunk)
         if search.best_ns and before - search.best_ns < GAP * search.bound_ns:
-            return
+            break
+    return is_better
 
 
-def _polish(search: Search, start: Sequence[int], seed: int) -> None:
+def _polish(search: Search, starts: Sequence[Sequence[int]], seed: int) -> None:
     search.pause()
-    effort = Effort(seed, chunk_iterations(search.arrays), 0.12)
-    found = polish(search.arrays, start, search.problem.limit_bytes, effort)
+    iterations = chunk_iterations(search.arrays)
+    efforts = [Effort(seed + number, iterations, 0.12) for number in range(len(starts))]
+    pairs = list(zip(starts, efforts, strict=True))
+    found = polish_each(search.arrays, pairs, search.problem.limit_bytes)
     search.offer_all(found, "event relaxation, polished")
 
 

@@ -22,6 +22,9 @@ Int64 = NDArray[np.int64]
 Real = NDArray[np.float64]
 Word = NDArray[np.uint64]
 
+# Without the interpreter's lock, so that two searches can run side by side.
+ENTRY_OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True}
+
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -31,9 +34,10 @@ def entry(function: F) -> F:
     The compiler's cache looks at the file of the kernel alone; a change in the file of one of
     its parts would go unseen, were the name not derived from all of them.
     """
-    digest = hashlib.sha256("\n".join(_content(cast(FunctionType, function), [])).encode())
+    lines = [repr(ENTRY_OPTIONS), *_content(cast(FunctionType, function), [])]
+    digest = hashlib.sha256("\n".join(lines).encode())
     function.__qualname__ += "_" + digest.hexdigest()[:12]
-    return cast(F, numba.njit(cache=True, error_model="numpy")(function))
+    return cast(F, numba.njit(cache=True, **ENTRY_OPTIONS)(function))
 
 
 def part(function: F) -> F:

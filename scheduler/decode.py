@@ -25,9 +25,14 @@ KEEP = 4.0
 EXPONENTS = ((1.0, 1.0), (1.0, 0.5), (0.5, 0.5), (1.0, 2.0))
 
 
-def order_of(found: Relaxed, order: Sequence[int]) -> Int64:
-    """`order`, with the ops moved to the intervals in which the point runs them first."""
-    return np.array(sorted(order, key=lambda op: found.first_interval[op]), dtype=np.int64)
+def order_of(found: Relaxed, events: Sequence[int], order: Sequence[int]) -> Int64:
+    """`order`, with the ops moved to the intervals in which the point runs them first.
+
+    An event ends its interval, so it comes last there.
+    """
+    ends = frozenset(events)
+    moved = sorted(order, key=lambda op: (found.first_interval[op], op in ends))
+    return np.array(moved, dtype=np.int64)
 
 
 def raw(arrays: Arrays, load: Load, found: Relaxed, events: Sequence[int], order: Int64) -> Scored:

@@ -1,6 +1,7 @@
 """Improve a step sequence by annealing in chunks, and find the least peak that can be had."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from remat.scheduler.anneal import REMATERIALIZE, Effort, annealed
 from remat.scheduler.arrays import Arrays
@@ -10,7 +11,7 @@ from remat.scheduler.found import Found
 from remat.scheduler.greedy import Policy, materialize
 from remat.scheduler.order import search_order
 
-__all__ = ["Effort", "least_peak", "polish"]
+__all__ = ["Effort", "least_peak", "polish", "polish_each"]
 
 # Annealing aims below the least peak so far, closer and closer.
 AIMS = (0.9, 0.95, 0.95, 0.97, 0.97, 0.98, 0.98, 0.99)
@@ -25,6 +26,19 @@ def polish(arrays: Arrays, steps: Sequence[int] | Int64, limit_bytes: int, effor
     found, for as long as there is time: nothing is lost between calls but the temperature.
     """
     return annealed(arrays, steps, limit_bytes, effort, REMATERIALIZE)
+
+
+def polish_each(
+    arrays: Arrays, starts: Sequence[tuple[Sequence[int], Effort]], limit_bytes: int
+) -> Found:
+    """The best of `polish` from every start, each on a thread of its own: the kernels let go of
+    the interpreter. Same arguments, same answer."""
+    with ThreadPoolExecutor(max_workers=max(1, len(starts))) as pool:
+        results = pool.map(lambda one: polish(arrays, one[0], limit_bytes, one[1]), starts)
+    found = Found()
+    for result in results:
+        found = found.merged(result)
+    return found
 
 
 def least_peak(arrays: Arrays, seed: int, max_iterations: int) -> Scored:

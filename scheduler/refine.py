@@ -84,13 +84,11 @@ def _decoded(
     arrays: Arrays, loaded: Load, answer: Relaxed, events: Sequence[int], order: Int64
 ) -> tuple[Scored, Found]:
     limit = loaded.problem.limit_bytes
-    moved = decode.order_of(answer, order.tolist())
-    raws = [decode.raw(arrays, loaded, answer, events, base) for base in (order, moved)]
-    found = Found()
-    for scored in raws:
-        found = found.with_candidate(scored).with_candidate(tidy(arrays, scored.steps, limit))
+    moved = decode.order_of(answer, events, order.tolist())
+    raw = decode.raw(arrays, loaded, answer, events, moved)
+    found = Found().with_candidate(raw).with_candidate(tidy(arrays, raw.steps, limit))
     found = found.merged(decode.repaired(arrays, loaded, answer, events, moved))
-    return min(raws, key=lambda scored: (scored.excess_bytes, scored.time_ns)), found
+    return raw, found
 
 
 def _is_infeasible(loaded: Load, events: Sequence[int], effort: Effort) -> bool:

@@ -32,6 +32,8 @@ class Search:
 
     `best_steps` is empty and `best_ns` None until an answer is accepted. `bound_ns` holds for
     every schedule within the limit. `least_steps` has the least peak of any schedule seen.
+    `hint` is a sequence of about the time of the bound, most likely over the limit: annealing
+    from there ends elsewhere than from the best answer.
     """
 
     problem: Problem
@@ -46,6 +48,7 @@ class Search:
     least_steps: tuple[int, ...] = ()
     least_bytes: int = -1
     found_by: str = ""
+    hint: tuple[int, ...] = ()
     seen: set[bytes] = field(default_factory=set)
 
     def offer(self, candidate: Scored | None, found_by: str) -> bool:
