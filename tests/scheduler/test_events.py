@@ -9,9 +9,10 @@ import pytest
 from remat.problem import Problem
 from remat.scheduler.bounds import needed
 from remat.scheduler.chain import longest_path
+from remat.scheduler.decode import literal_steps, order_of
 from remat.scheduler.encode import encode
 from remat.scheduler.event_model import EventModel, load
-from remat.scheduler.events import build, fixed_units, relax_linear, relax_whole
+from remat.scheduler.events import DOUBT, build, fixed_units, relax_linear, relax_whole
 from remat.scheduler.linear import Effort, Outcome
 from remat.simulate import run_order, strict
 from tests.oracle import brute_force
@@ -107,3 +108,24 @@ def test_bounds_never_exceed_the_optimum() -> None:
         tight += exact.bound_ns == best[0]
     assert feasible >= 40
     assert tight >= 0.7 * feasible
+
+
+def test_a_point_is_decoded_to_steps_of_its_own_time() -> None:
+    """Whatever memory they take: ops run in the intervals where the point has them."""
+    decoded = 0
+    for seed in range(40):
+        problem = training_like(seed, 6 + seed % 7, 60)
+        order = list(run_order(problem, range(len(problem.op_names))))
+        loaded = load(problem)
+        path = longest_path(problem)
+        events = tuple(path[len(path) * place // 4] for place in range(1, 4))
+        answer = relax_whole(build(loaded, events), THOROUGH)
+        if answer.outcome is not Outcome.SOLVED:
+            continue
+        moved = order_of(answer, events, order).tolist()
+        steps = literal_steps(loaded, answer, events, moved)
+        assert steps is not None
+        time_ns = sum(problem.time_ns[op] for op in steps)
+        assert time_ns <= math.ceil(answer.bound_ns * (1 + 2 * DOUBT))
+        decoded += len(steps) > len(order)
+    assert decoded >= 10
