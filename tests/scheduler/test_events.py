@@ -115,7 +115,7 @@ def test_a_point_is_decoded_to_steps_of_its_own_time() -> None:
     decoded = 0
     for seed in range(40):
         problem = training_like(seed, 6 + seed % 7, 60)
-        order = list(run_order(problem, range(len(problem.op_names))))
+        order = list(random_steps(problem, seed, 0))
         loaded = load(problem)
         path = longest_path(problem)
         events = tuple(path[len(path) * place // 4] for place in range(1, 4))
