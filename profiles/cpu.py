@@ -145,7 +145,7 @@ def _costs(
 def _workspace(sums: Sequence[int], shapes: Shapes, graph: Graph, request: Request) -> list[int]:
     """Per node what its kernel needs at one time: `sums`, or less where it was found to be."""
     chosen = doubtful(sums, [op.signature for op in graph.ops])
-    if not chosen:
+    if not chosen or page_pool.library() is None:
         return list(sums)
     payload = request.payload(0) | {"shapes": shapes, "nodes": chosen}
     peaks = call_timed("remat.profiles.workspace:peaks", payload)["bytes"]

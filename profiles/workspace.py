@@ -3,7 +3,7 @@
 The runtime's statistics add up all that a kernel allocates and frees while it runs. A kernel of
 many steps (Sum of ten inputs, attention) holds only some of it at any moment. Ops with much of it
 run once more, each alone in a session on the page pool, whose pages are the peak of what was in
-use. Where there is no pool, or an op does not run alone, the sum stays: it is never too little.
+use. Where an op does not run alone (or there is no pool) the sum stays: it is never too little.
 """
 
 import tempfile
@@ -14,15 +14,16 @@ from typing import Any
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from remat import feeds, page_pool
+from remat.build import PAGE_BYTES, Shapes, tensor_bytes
 from remat.child import Payload
 from remat.onnx_io import read, subgraphs_of
 from remat.passes.offline import runtime_errors
-from remat.profiles.in_place import Shapes, element_bytes, onnx_type
+from remat.profiles.in_place import onnx_type
 from remat.profiles.session import Mode, open_pooled, session_options
+from remat.units import round_up
 
 # Less than this is not in the pool, and changes no schedule.
 LEAST_BYTES = 256 << 10
-PAGE_BYTES = 4096
 # What the pool holds pages for.
 POOLED_BYTES = 65536
 
@@ -32,16 +33,17 @@ def peaks(payload: Payload) -> Payload:
     its run, its outputs not counted, or -1 where that is not known."""
     model = read(Path(payload["model"]))
     shapes = {name: (dtype, tuple(shape)) for name, (dtype, shape) in payload["shapes"].items()}
+    constants = _constants(model)
+    models = (_alone(model, constants, shapes, model.graph.node[i]) for i in payload["nodes"])
     with tempfile.TemporaryDirectory(prefix="remat-") as folder:
         file = Path(folder, "alone.onnx")
-        found = [_peak(model, shapes, i, file, payload["threads"]) for i in payload["nodes"]]
+        found = [
+            -1 if one is None else _peak(one, shapes, file, payload["threads"]) for one in models
+        ]
     return {"bytes": found}
 
 
-def _peak(model: ModelProto, shapes: Shapes, index: int, file: Path, threads: int) -> int:
-    alone = _alone(model, shapes, model.graph.node[index])
-    if alone is None or page_pool.library() is None:
-        return -1
+def _peak(alone: ModelProto, shapes: Shapes, file: Path, threads: int) -> int:
     file.write_bytes(alone.SerializeToString())
     try:
         session = open_pooled(file, session_options(Mode.STRICT, threads))
@@ -50,7 +52,9 @@ def _peak(model: ModelProto, shapes: Shapes, index: int, file: Path, threads: in
         held_bytes = _run_bytes(session, arrays)
     except runtime_errors():
         return -1
-    return max(0, held_bytes - sum(_pages(shapes, info.name) for info in alone.graph.output))
+    written = (tensor_bytes(*shapes[info.name]) for info in alone.graph.output)
+    pooled_bytes = sum(round_up(size, PAGE_BYTES) for size in written if size >= POOLED_BYTES)
+    return max(0, held_bytes - pooled_bytes)
 
 
 def _run_bytes(session: Any, arrays: dict[str, feeds.Array]) -> int:
@@ -62,11 +66,12 @@ def _run_bytes(session: Any, arrays: dict[str, feeds.Array]) -> int:
     return after.held_bytes - (before.held_bytes - before.free_bytes)
 
 
-def _alone(model: ModelProto, shapes: Shapes, node: NodeProto) -> ModelProto | None:
+def _alone(
+    model: ModelProto, constants: Mapping[str, TensorProto], shapes: Shapes, node: NodeProto
+) -> ModelProto | None:
     """A model of one node; its constants as they are, everything else from the caller."""
     if any(subgraphs_of(attribute) for attribute in node.attribute):
         return None
-    constants = _constants(model)
     read_names = list(dict.fromkeys(filter(None, node.input)))
     weights = [constants[name] for name in read_names if name in constants]
     given = [name for name in read_names if name not in constants]
@@ -84,14 +89,6 @@ def _alone(model: ModelProto, shapes: Shapes, node: NodeProto) -> ModelProto | N
 def _constants(model: ModelProto) -> Mapping[str, TensorProto]:
     external = TensorProto.EXTERNAL
     return {one.name: one for one in model.graph.initializer if one.data_location != external}
-
-
-def _pages(shapes: Shapes, name: str) -> int:
-    dtype, shape = shapes[name]
-    size = element_bytes(dtype)
-    for length in shape:
-        size *= length
-    return -(-size // PAGE_BYTES) * PAGE_BYTES if size >= POOLED_BYTES else 0
 
 
 def doubtful(workspace_bytes: Sequence[int], signatures: Sequence[str]) -> list[int]:

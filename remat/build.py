@@ -15,6 +15,7 @@ from remat.profiles.in_place import element_bytes, onnx_type
 from remat.profiles.signature import signatures
 from remat.racing_ops import races
 from remat.random_ops import is_random
+from remat.units import round_up
 
 HOISTED_OPS = frozenset({"Shape", "Size"})
 
@@ -36,8 +37,8 @@ def held_bytes(nbytes: int) -> int:
         return 0
     padded = nbytes + BLOCK_ALIGNMENT_BYTES + BLOCK_HEADER_BYTES
     if padded >= MAPPED_BYTES:
-        return -(-padded // PAGE_BYTES) * PAGE_BYTES
-    return -(-padded // BLOCK_ALIGNMENT_BYTES) * BLOCK_ALIGNMENT_BYTES
+        return round_up(padded, PAGE_BYTES)
+    return round_up(padded, BLOCK_ALIGNMENT_BYTES)
 
 
 def observed_shapes(model: ModelProto, observed: Payload) -> Shapes:

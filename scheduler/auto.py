@@ -126,7 +126,7 @@ def _stages(search: Search, seed: int) -> bool:
     _delay_outputs(search, orders, seed)
     if certify(search, given, seed):
         return True
-    _anneal(search, seed, CHUNKS)
+    _anneal(search, seed)
     if search.best_ns is None:
         _lower(search, seed)
     return False
@@ -159,10 +159,10 @@ def _delay_outputs(search: Search, orders: Sequence[Int64], seed: int) -> None:
             search.offer_all(polish(arrays, delayed.steps, limit, effort), "late outputs, polished")
 
 
-def _anneal(search: Search, seed: int, chunks: int) -> None:
+def _anneal(search: Search, seed: int) -> None:
     """Polish the best and the hint at length, the best cold and hot in turn, until close."""
     took_s, idle = 0.0, 0
-    for chunk in range(chunks):
+    for chunk in range(CHUNKS):
         if search.is_close or idle == IDLE or search.seconds_left < took_s:
             return
         search.pause()
