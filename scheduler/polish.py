@@ -11,12 +11,21 @@ from remat.scheduler.found import Found
 from remat.scheduler.greedy import Policy, materialize
 from remat.scheduler.order import search_order
 
-__all__ = ["Effort", "least_peak", "polish", "polish_each"]
+__all__ = ["Effort", "compile_kernels", "least_peak", "polish", "polish_each"]
 
 # Annealing aims below the least peak so far, closer and closer.
 AIMS = (0.9, 0.95, 0.95, 0.97, 0.97, 0.98, 0.98, 0.99)
 BISECTIONS = 6
 EXPONENTS = ((1.0, 1.0), (0.5, 0.5))
+
+
+def compile_kernels(arrays: Arrays) -> None:
+    """Call each kernel once, for as little work as can be: a later call is not held up by the
+    compiler, which takes half a minute in the first run of an installation."""
+    given = range(arrays.ops)
+    score(arrays, given, 0)
+    materialize(arrays, given, 0, Policy(1.0, 1.0, max_steps=1))
+    polish(arrays, given, 0, Effort(0, 1))
 
 
 def polish(arrays: Arrays, steps: Sequence[int] | Int64, limit_bytes: int, effort: Effort) -> Found:
