@@ -15,7 +15,7 @@ import numpy as np
 from remat.scheduler.arrays import Arrays
 from remat.scheduler.compiled import Int64, Real, entry, part
 from remat.scheduler.draws import below, uniform
-from remat.scheduler.evaluate import evaluate, load, score
+from remat.scheduler.evaluate import Price, assess, energy, evaluate, load, score
 from remat.scheduler.found import Found
 from remat.scheduler.moves import (
     also_remove,
@@ -50,6 +50,8 @@ RESULTS = 4
 
 ADAPT_EVERY = 500
 COOL_EVERY = 64
+# Keeps the logarithm of a draw finite.
+TINY = 1e-300
 NOT_FOUND = 1 << 62
 
 
@@ -131,15 +133,12 @@ def adapted(penalty: float, share: float, mean_ns: float) -> float:
 
 
 @part
-def energy(state: State, limit_bytes: int, penalty: float) -> float:
-    """Time plus the penalized excess: its sum over the steps and its maximum count."""
-    excess = float(state.totals[EXCESS_BYTES])
-    time_ns = float(state.totals[TIME_NS])
-    if excess == 0.0:
-        return time_ns
-    over = float(state.totals[PEAK_BYTES] - limit_bytes)
-    weighted = 6.0 * excess + 0.5 * len(state.copies) * over
-    return time_ns + penalty * weighted / max(1.0, float(limit_bytes))
+def energy_of(state: State, price: Price) -> float:
+    """The energy of an assessed state."""
+    totals = state.totals
+    return energy(
+        price, len(state.copies), totals[TIME_NS], totals[PEAK_BYTES], totals[EXCESS_BYTES]
+    )
 
 
 @part
@@ -189,7 +188,7 @@ def anneal(arrays: Arrays, here: State, there: State, desk: Desk, task: Task) ->
     """Anneal from the evaluated sequence in `here`."""
     mean_ns = max(1.0, float(arrays.time_ns.sum()) / len(arrays.time_ns))
     penalty = mean_ns
-    cost = energy(here, task.limit_bytes, penalty)
+    cost = energy_of(here, Price(task.limit_bytes, penalty, np.inf))
     record(here, task)
     temperature = task.start_temperature * mean_ns
     cooling = (task.end_temperature / task.start_temperature) ** (
@@ -201,17 +200,17 @@ def anneal(arrays: Arrays, here: State, there: State, desk: Desk, task: Task) ->
             temperature *= cooling
         if not propose(arrays, here, there, desk, task):
             continue
-        if not evaluate(arrays, there, task.limit_bytes):
-            continue
-        new_cost = energy(there, task.limit_bytes, penalty)
-        if new_cost <= cost or uniform(desk.rng) < np.exp((cost - new_cost) / temperature):
+        # Drawn beforehand, so that most of what is turned down is not looked at to its end.
+        ceiling = cost - temperature * np.log(max(uniform(desk.rng), TINY))
+        price = Price(task.limit_bytes, penalty, ceiling)
+        if assess(arrays, there, price):
             here, there = there, here
-            cost = new_cost
+            cost = energy_of(here, price)
             record(here, task)
         seen += 1
         if here.totals[EXCESS_BYTES] == 0:
             fitting += 1
         if seen == ADAPT_EVERY:
             penalty = adapted(penalty, fitting / seen, mean_ns)
-            cost = energy(here, task.limit_bytes, penalty)
+            cost = energy_of(here, Price(task.limit_bytes, penalty, np.inf))
             fitting, seen = 0, 0

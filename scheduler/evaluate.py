@@ -7,6 +7,7 @@ recomputations that nothing reads or keeps (one backward pass), `place` walks th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +36,17 @@ from remat.scheduler.state import (
     WRITTEN_AT,
     State,
 )
+
+
+class Price(NamedTuple):
+    """What a sequence may cost: time, and a penalty for what it holds over the limit.
+
+    `penalty` is in nanoseconds per limit; `ceiling` bounds the energy.
+    """
+
+    limit_bytes: int
+    penalty: float
+    ceiling: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,14 +189,31 @@ def prune(arrays: Arrays, state: State) -> int:
 
 
 @part
-def place(arrays: Arrays, state: State, limit_bytes: int) -> None:  # noqa: C901
-    """Open, share, hand over and release buffers along a linked sequence; fill in the totals."""
+def energy(price: Price, ops: int, time_ns: int, peak_bytes: int, excess_bytes: int) -> float:
+    """Time plus the penalized excess: its sum over the steps and its maximum count."""
+    if excess_bytes == 0:
+        return float(time_ns)
+    weighted = 6.0 * excess_bytes + 0.5 * ops * (peak_bytes - price.limit_bytes)
+    return time_ns + price.penalty * weighted / max(1.0, float(price.limit_bytes))
+
+
+@part
+def place(arrays: Arrays, state: State, price: Price) -> bool:  # noqa: C901
+    """Open, share, hand over and release buffers along a linked sequence; fill in the totals.
+
+    False as soon as the energy is above the price's ceiling: neither time nor excess falls later.
+    """
+    op_time_ns, total_ns, limit_bytes = arrays.time_ns, 0, price.limit_bytes
+    for t in range(state.totals[LENGTH]):
+        total_ns += op_time_ns[state.steps[t]]
+    if total_ns > price.ceiling:
+        return False
     steps, step, source, instance = state.steps, state.step, state.source, state.instance
     table, latest, value_bytes, kept = state.buffer, state.latest, arrays.value_bytes, arrays.kept
     alias_slot, inplace_at = arrays.alias_slot, arrays.inplace_at
     inplace_slots, workspace = arrays.inplace_slots, arrays.workspace_bytes
     length = state.totals[LENGTH]
-    held, peak, excess, time_ns, buffers = 0, 0, 0, 0, 0
+    held, peak, excess, buffers = 0, 0, 0, 0
     for t in range(length):
         op = steps[t]
         slots, slots_end = step[t, READ_FROM], step[t + 1, READ_FROM]
@@ -217,9 +246,11 @@ def place(arrays: Arrays, state: State, limit_bytes: int) -> None:  # noqa: C901
                 table[buffer, OUTSTANDING] += instance[i, USES] + 1
         memory = held + workspace[op]
         step[t, MEMORY_BYTES] = memory
-        time_ns += arrays.time_ns[op]
         peak = max(peak, memory)
-        excess += max(0, memory - limit_bytes)
+        if memory > limit_bytes:
+            excess += memory - limit_bytes
+            if energy(price, len(op_time_ns), total_ns, peak, excess) > price.ceiling:
+                return False
         for k in range(slots, slots_end):
             used = instance[source[k], BUFFER]
             if used >= 0:
@@ -234,19 +265,26 @@ def place(arrays: Arrays, state: State, limit_bytes: int) -> None:  # noqa: C901
                 if table[used, OUTSTANDING] == 0:
                     table[used, RELEASED] = t
                     held -= table[used, BYTES]
-    state.totals[TIME_NS], state.totals[PEAK_BYTES] = time_ns, peak
+    state.totals[TIME_NS], state.totals[PEAK_BYTES] = total_ns, peak
     state.totals[EXCESS_BYTES], state.totals[BUFFERS] = excess, buffers
+    return True
 
 
-@entry
-def evaluate(arrays: Arrays, state: State, limit_bytes: int) -> bool:
-    """Remove dead recomputations from `state.steps` and fill in the rest; False if not executable.
+@part
+def assess(arrays: Arrays, state: State, price: Price) -> bool:
+    """Remove dead recomputations from `state.steps` and fill in the rest.
 
-    A sequence too wide for the state's arrays counts as not executable.
+    False if the sequence cannot be executed, is too wide for the state's arrays or has an energy
+    above the price's ceiling; what the state says then is of no use.
     """
     if not link(arrays, state):
         return False
     if state.totals[LENGTH] > len(arrays.time_ns) and prune(arrays, state):
         link(arrays, state)
-    place(arrays, state, limit_bytes)
-    return True
+    return place(arrays, state, price)
+
+
+@entry
+def evaluate(arrays: Arrays, state: State, limit_bytes: int) -> bool:
+    """`assess` whatever the energy."""
+    return assess(arrays, state, Price(limit_bytes, 0.0, np.inf))

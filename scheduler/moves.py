@@ -47,35 +47,62 @@ TRIES = 40
 
 
 @part
-def rewrite(arrays: Arrays, here: State, there: State, desk: Desk) -> bool:
+def rewrite(arrays: Arrays, here: State, there: State, desk: Desk) -> bool:  # noqa: C901
     """Copy the sequence with what `desk.job` asks for computed anew.
 
     That is what lives in the buffer DROPPED across the step ACROSS, right before each of its
     later readers, the kept part of it at the end; or the value ADDED before the step ADDED_AT.
     """
-    length, room, written = here.totals[LENGTH], len(there.steps), 0
-    steps, step, instance, latest = here.steps, here.step, here.instance, desk.latest
-    target = there.steps
-    added_at, first_lost, last_lost = desk.job[ADDED_AT], desk.job[ACROSS] + 1, NONE
-    if desk.job[DROPPED] != NONE:
-        last_lost = here.buffer[desk.job[DROPPED], RELEASED]
-    for t in range(length + 1):
-        if first_lost <= t <= last_lost or t == added_at:
-            desk.job[AT] = t
-            desk.job[WRITTEN] = written
-            for k in range(lost_at(arrays, here, desk, t)):
-                v = desk.lost[k]
-                # Another one may have brought it along.
-                if latest[v] != RENEWED and not renew(arrays, here, there, desk, v):
-                    return False
-            written = desk.job[WRITTEN]
-        if t < length and written < room:
+    length, room = here.totals[LENGTH], len(there.steps)
+    # Fields in local names, and a call only where something is lost: calls pass every array.
+    steps, step, source, instance = here.steps, here.step, here.source, here.instance
+    latest, target, dropped, across = desk.latest, there.steps, desk.job[DROPPED], desk.job[ACROSS]
+    added_at, first, last_lost = desk.job[ADDED_AT], across + 1, NONE
+    if dropped != NONE:
+        last_lost = here.buffer[dropped, RELEASED]
+    # Nothing is computed anew before the step `first`, nor from `end` on.
+    end = max(last_lost, added_at) + 1
+    move(steps, 0, target, 0, first)
+    for i in range(step[first, WRITE_FROM]):
+        latest[instance[i, VALUE]] = i
+    written = first
+    for t in range(first, min(end, length)):
+        lost = int(t == added_at)
+        if t <= last_lost:
+            for k in range(step[t, READ_FROM], step[t + 1, READ_FROM]):
+                i = source[k]
+                if instance[i, BUFFER] == dropped and instance[i, WRITTEN_AT] <= across:
+                    lost += int(latest[instance[i, VALUE]] == i)
+        if lost > 0:
+            written = renew_lost(arrays, here, there, desk, t, written)
+            if written == NONE:
+                return False
+        if written < room:
             target[written] = steps[t]
             written += 1
             for i in range(step[t, WRITE_FROM], step[t + 1, WRITE_FROM]):
                 latest[instance[i, VALUE]] = i
-    there.totals[LENGTH] = written
-    return bool(written < room)
+    if end > length:
+        written = renew_lost(arrays, here, there, desk, length, written)
+    left = max(0, length - end)
+    if written == NONE or written + left >= room:
+        return False
+    move(steps, end, target, written, left)
+    there.totals[LENGTH] = written + left
+    return True
+
+
+@part
+def renew_lost(arrays: Arrays, here: State, there: State, desk: Desk, t: int, written: int) -> int:
+    """Compute what is lost before step t anew; the steps written then, NONE if it cannot be."""
+    desk.job[AT] = t
+    desk.job[WRITTEN] = written
+    for k in range(lost_at(arrays, here, desk, t)):
+        v = desk.lost[k]
+        # Another one may have brought it along.
+        if desk.latest[v] != RENEWED and not renew(arrays, here, there, desk, v):
+            return NONE
+    return int(desk.job[WRITTEN])
 
 
 @part
@@ -84,21 +111,23 @@ def lost_at(arrays: Arrays, here: State, desk: Desk, t: int) -> int:
     if t == desk.job[ADDED_AT]:
         desk.lost[0] = desk.job[ADDED]
         return 1
+    latest, instance, source, lost = desk.latest, here.instance, here.source, desk.lost
     buffer, across = desk.job[DROPPED], desk.job[ACROSS]
     count = 0
     if t == here.totals[LENGTH]:
-        for v in range(len(desk.latest)):
-            i = desk.latest[v]
-            if i >= 0 and arrays.kept[v] and here.instance[i, BUFFER] == buffer:
-                desk.lost[count] = v
+        kept = arrays.kept
+        for v in range(len(latest)):
+            i = latest[v]
+            if i >= 0 and kept[v] and instance[i, BUFFER] == buffer:
+                lost[count] = v
                 count += 1
         return count
     for k in range(here.step[t, READ_FROM], here.step[t + 1, READ_FROM]):
-        i = here.source[k]
-        v = here.instance[i, VALUE]
-        is_lost = here.instance[i, BUFFER] == buffer and here.instance[i, WRITTEN_AT] <= across
-        if is_lost and desk.latest[v] == i:
-            desk.lost[count] = v
+        i = source[k]
+        v = instance[i, VALUE]
+        is_lost = instance[i, BUFFER] == buffer and instance[i, WRITTEN_AT] <= across
+        if is_lost and latest[v] == i:
+            lost[count] = v
             count += 1
     return count
 

@@ -62,17 +62,6 @@ class Desk(NamedTuple):
 
 
 @part
-def write(there: State, desk: Desk, op: int) -> bool:
-    """Append an op to the sequence being written; False if it is full."""
-    length = desk.job[WRITTEN]
-    if length >= len(there.steps):
-        return False
-    there.steps[length] = op
-    desk.job[WRITTEN] = length + 1
-    return True
-
-
-@part
 def renew_chance(here: State, desk: Desk, i: int) -> float:
     """How likely instance i is computed anew for the step AT, not read as it is."""
     home = here.instance[i, BUFFER]
@@ -87,14 +76,10 @@ def renew_chance(here: State, desk: Desk, i: int) -> float:
 
 
 @part
-def must_renew(arrays: Arrays, here: State, desk: Desk, v: int) -> bool:
-    """Whether v is computed anew for the step AT; a random choice if it could be held longer."""
-    i = desk.latest[v]
-    if i == RENEWED:
-        return False
-    if i == NONE:
-        return True
-    chance = renew_chance(here, desk, i)
+def may_renew(arrays: Arrays, here: State, desk: Desk, v: int) -> bool:
+    """Whether v, which has an instance, is computed anew for the step AT; by chance if it could
+    be held longer."""
+    chance = renew_chance(here, desk, desk.latest[v])
     if chance == 1.0:
         return True
     return bool(arrays.recomputable[arrays.writer[v]]) and uniform(desk.rng) < chance
@@ -103,30 +88,40 @@ def must_renew(arrays: Arrays, here: State, desk: Desk, v: int) -> bool:
 @part
 def renew(arrays: Arrays, here: State, there: State, desk: Desk, v: int) -> bool:
     """Write the op of v, after what it reads and is not to be had at the step AT, depth first."""
+    # Fields in local names: calls pass every array, so there are few in the loop.
+    read_at, reads, write_at, writes = arrays.read_at, arrays.reads, arrays.write_at, arrays.writes
+    writer, recomputable, steps = arrays.writer, arrays.recomputable, there.steps
+    latest, stamps, stack, written = desk.latest, desk.stamp, desk.stack, desk.job[WRITTEN]
     desk.job[STAMP] += 1
-    stamp, stack = desk.job[STAMP], desk.stack
-    op = arrays.writer[v]
-    stack[0], stack[1] = op, arrays.read_at[op]
-    desk.stamp[op] = stamp
+    stamp = desk.job[STAMP]
+    op = writer[v]
+    stack[0], stack[1] = op, read_at[op]
+    stamps[op] = stamp
     depth = 1
     while depth > 0:
         op = stack[2 * depth - 2]
         slot = stack[2 * depth - 1]
-        if not arrays.recomputable[op]:
+        if not recomputable[op]:
             return False
-        if slot == arrays.read_at[op + 1]:
-            if not write(there, desk, op):
+        if slot == read_at[op + 1]:
+            if written >= len(steps):
                 return False
-            for k in range(arrays.write_at[op], arrays.write_at[op + 1]):
-                desk.latest[arrays.writes[k]] = RENEWED
+            steps[written] = op
+            written += 1
+            for k in range(write_at[op], write_at[op + 1]):
+                latest[writes[k]] = RENEWED
             depth -= 1
             continue
         stack[2 * depth - 1] += 1
-        source = arrays.writer[arrays.reads[slot]]
-        if desk.stamp[source] != stamp and must_renew(arrays, here, desk, arrays.reads[slot]):
-            desk.stamp[source] = stamp
-            stack[2 * depth], stack[2 * depth + 1] = source, arrays.read_at[source]
+        x = reads[slot]
+        source = writer[x]
+        if stamps[source] == stamp or latest[x] == RENEWED:
+            continue
+        if latest[x] == NONE or may_renew(arrays, here, desk, x):
+            stamps[source] = stamp
+            stack[2 * depth], stack[2 * depth + 1] = source, read_at[source]
             depth += 1
+    desk.job[WRITTEN] = written
     return True
 
 
