@@ -4,7 +4,8 @@
     2. Order search: if an order fits without recomputation, it is optimal.
     3. Greedy eviction.
     4. Event relaxation with lazy events: the bound, decoded to schedules, polished.
-    5. Annealing, warm and cold, with several seeds.
+    5. Linear relaxation with many events, rounded and polished.
+    6. Annealing, warm and cold, with several seeds.
 
 A solver is never believed: `remat.check` and `remat.simulate` accept every answer. The effort is
 counted, so the same problem and seed give the same answer unless a clock or `stop` cuts it.
@@ -27,6 +28,7 @@ from remat.scheduler.found import Found
 from remat.scheduler.greedy import sweep
 from remat.scheduler.order import base_orders, search_order
 from remat.scheduler.polish import Effort, compile_kernels, least_peak, polish, polish_each
+from remat.scheduler.rounding import rounded
 from remat.scheduler.search import Progress, Search, Stopped
 from remat.scheduler.tidy import tidy
 from remat.simulate import run_order
@@ -134,6 +136,7 @@ def _stages(search: Search, seed: int) -> bool:
     _delay_outputs(search, orders, seed)
     if certify(search, given, seed):
         return True
+    _round(search, given, seed)
     _anneal(search, seed)
     if search.best_ns is None:
         _lower(search, seed)
@@ -165,6 +168,21 @@ def _delay_outputs(search: Search, orders: Sequence[Int64], seed: int) -> None:
             search.pause()
             effort = Effort(seed + number, chunk_iterations(arrays), 0.5)
             search.offer_all(polish(arrays, delayed.steps, limit, effort), "late outputs, polished")
+
+
+def _round(search: Search, order: Int64, seed: int) -> None:
+    """Polish what relaxations with many events are rounded to."""
+    if search.is_close or search.problem.limit_bytes < 1:
+        return
+    starts = []
+    for number, found in enumerate(rounded(search, order)):
+        search.offer_all(found, "rounding")
+        if found.start is not None:
+            long = Effort(seed + number, 2 * chunk_iterations(search.arrays), 0.12)
+            starts.append((found.start.steps.tolist(), long))
+    search.pause()
+    polished = polish_each(search.arrays, starts, search.problem.limit_bytes)
+    search.offer_all(polished, "rounding, polished")
 
 
 def _anneal(search: Search, seed: int) -> None:

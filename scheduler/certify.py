@@ -26,8 +26,8 @@ MAX_SECONDS = 6.0
 # Chunks of annealing in a row from the best answer.
 CHAIN = 4
 # Iterations times ops of one chunk of annealing.
-POLISH_STEPS = 16_000_000
-MAX_ITERATIONS = 50_000
+POLISH_STEPS = 40_000_000
+MAX_ITERATIONS = 100_000
 
 
 def certify(search: Search, order: Int64, seed: int) -> bool:
