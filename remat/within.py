@@ -54,9 +54,9 @@ def _searched(plan: Plan, budget_bytes: int, options: OptimizeOptions, attempts:
     if limit < 0:
         raise nothing_left(plan, budget_bytes)
     begin = time.monotonic()
-    planned, bound_ns = None, None
+    planned, bound_ns, solution = None, None, None
     for attempt in range(attempts):
-        solution = _solve(plan, limit, options, begin)
+        solution = _solve(plan, limit, options, begin, solution)
         if solution.status in NO_STEPS and attempt:
             raise not_kept(plan, planned, limit, budget_bytes)
         _require_steps(plan, solution, budget_bytes)
@@ -71,7 +71,8 @@ def _searched(plan: Plan, budget_bytes: int, options: OptimizeOptions, attempts:
                 return planned
             if any(not one.equal for one in planned.verdict.outputs):
                 break
-            limit = allowed - (planned.verdict.optimized.peak_bytes - budget_bytes)
+            over_bytes = planned.verdict.optimized.peak_bytes - budget_bytes
+            limit = min(limit, allowed - over_bytes)
         else:
             # The clones' own bookkeeping does not fit: plan for as many as there were.
             # Where a plain session's reuse takes more than liveness, leave room for that as well.
@@ -140,13 +141,16 @@ def _budgetless(plan: Plan, options: OptimizeOptions) -> Iterator[Solution]:
         yield _bounded(solution, bound_ns)
 
 
-def _solve(plan: Plan, limit: int, options: OptimizeOptions, begin: float) -> Solution:
+def _solve(
+    plan: Plan, limit: int, options: OptimizeOptions, begin: float, looser: Solution | None
+) -> Solution:
     left = max(LEAST_SECONDS, options.time_limit_s - (time.monotonic() - begin))
     return solve(
         plan.problem.with_limit(limit),
         seed=options.model.seed,
         time_limit_s=left,
         on_progress=_progress(options.model.progress),
+        looser=looser,
     )
 
 

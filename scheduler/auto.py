@@ -69,9 +69,12 @@ def solve(
     time_limit_s: float | None = None,
     stop: Callable[[], bool] = _never,
     on_progress: Progress = _silent,
+    looser: Solution | None = None,
 ) -> Solution:
     """The fastest schedule found within the limit, with an order-free lower bound.
 
+    `looser` is what is known of the same problem with a limit no lower than this one: its bound
+    holds, and its steps are where the search starts.
     `on_progress(stage, best_ns, bound_ns)` is told of every better answer or bound. At the time
     limit, when `stop()` says so and at Ctrl-C the best answer so far is returned.
     """
@@ -84,6 +87,7 @@ def solve(
         if infeasible:
             _lower(search, seed)
         else:
+            _tighten(search, looser, seed)
             infeasible = _stages(search, seed)
     except (KeyboardInterrupt, Stopped):
         interrupted = True
@@ -121,13 +125,24 @@ def _started(
     return Search(problem, arrays, deadline, stop, on_progress, sum(problem.time_ns))
 
 
+def _tighten(search: Search, looser: Solution | None, seed: int) -> None:
+    """Go on from an answer to a looser limit."""
+    if looser is None or not looser.steps:
+        return
+    search.raise_bound(looser.lower_bound_ns, "looser limit")
+    steps = [step.op for step in looser.steps]
+    effort = Effort(seed, chunk_iterations(search.arrays), 0.12)
+    limit = search.problem.limit_bytes
+    search.offer_all(polish(search.arrays, steps, limit, effort), "looser limit, polished")
+
+
 def _stages(search: Search, seed: int) -> bool:
     """Run the portfolio until proven; whether the limit is proven infeasible."""
     problem, arrays, limit = search.problem, search.arrays, search.problem.limit_bytes
     given = np.array(run_order(problem, range(arrays.ops)), dtype=np.int64)
     ordered = search_order(arrays, given, limit, Effort(seed, chunk_iterations(arrays), 0.5))
     search.offer(ordered, "order")
-    if search.is_proven:
+    if search.is_close:
         return False
     search.pause()
     orders = [ordered.steps, *base_orders(arrays, given)]

@@ -1,14 +1,21 @@
 """The portfolio against the exact optimum, and what it promises about status and bound."""
 
+import math
 import random
+import time
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from remat.check import check
 from remat.problem import Problem
 from remat.schedule import BoundKind, Solution, Status
+from remat.scheduler.arrays import Arrays
 from remat.scheduler.auto import least_budget, solve
-from remat.simulate import strict
+from remat.scheduler.rounding import rounded
+from remat.scheduler.search import Search
+from remat.simulate import run_order, strict
 from tests.oracle import brute_force
 from tests.problems import MIXED, NO_HOISTED, random_problem, training_like
 
@@ -128,3 +135,56 @@ def test_no_ops_take_no_time() -> None:
     empty = Problem((), (), (), (), (), (), (), (), (), (), frozenset(), (), (), 0)
     solution = solve(empty)
     assert (solution.status, solution.steps, solution.time_ns) == (Status.OPTIMAL, (), 0)
+
+
+def test_the_clock_runs_from_when_the_kernels_are_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slow compiler must not eat up a short time limit: the first run would find nothing."""
+    late_s = [0.0]
+    now = time.monotonic
+    clock = SimpleNamespace(monotonic=lambda: now() + late_s[0])
+    monkeypatch.setattr("remat.scheduler.auto.time", clock)
+    monkeypatch.setattr("remat.scheduler.search.time", clock)
+
+    def compile_slowly(_arrays: object) -> None:
+        late_s[0] += 1000.0
+
+    monkeypatch.setattr("remat.scheduler.auto.compile_kernels", compile_slowly)
+    problem = training_like(3, 4, 85)
+    solution = solve(problem, time_limit_s=500.0)
+    assert not solution.interrupted
+    assert_keeps_its_promises(problem, solution)
+
+
+@pytest.mark.parametrize("seed", [1, 5])
+def test_a_search_goes_on_from_what_a_looser_limit_had(seed: int) -> None:
+    problem = training_like(seed, 9, 80)
+    looser = solve(problem, seed=seed)
+    tight = problem.with_limit(int(0.97 * problem.limit_bytes))
+    solution = solve(tight, seed=seed, looser=looser)
+    assert_keeps_its_promises(tight, solution)
+    assert solution.lower_bound_ns >= looser.lower_bound_ns
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5])
+def test_rounded_relaxations_are_schedules(seed: int) -> None:
+    problem = training_like(seed, 9, 70)
+    given = run_order(problem, range(len(problem.op_names)))
+    order = np.array(given, dtype=np.int64)
+    base_ns = sum(problem.time_ns)
+    search = Search(problem, Arrays.of(problem), math.inf, lambda: False, lambda *_: None, base_ns)
+    points = list(rounded(search, order))
+    assert points
+    best = solve(problem, seed=seed)
+    for found in points:
+        for one in (found.feasible, found.least):
+            if one is None:
+                continue
+            steps = one.steps.tolist()
+            trace = strict(problem, steps)
+            assert (trace.peak_bytes, trace.time_ns) == (one.peak_bytes, one.time_ns)
+            assert check(problem.with_limit(trace.peak_bytes), steps) is None
+        if found.feasible is not None:
+            assert found.feasible.time_ns >= search.bound_ns
+    assert best.time_ns >= search.bound_ns
