@@ -68,7 +68,9 @@ def _proven(optimization: Optimization) -> str:
 def _notes(optimization: Optimization) -> list[str]:
     notes = [f"warning: {warning}" for warning in optimization.warnings]
     if optimization.interrupted:
-        notes.append("interrupted: the search ended early; this is the best it had found")
+        notes.append(
+            "time limit or interrupt: the search ended early; this is the best it had found"
+        )
     return notes
 
 

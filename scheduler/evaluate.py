@@ -198,14 +198,34 @@ def energy(price: Price, ops: int, time_ns: int, peak_bytes: int, excess_bytes: 
 
 
 @part
+def total_time_ns(arrays: Arrays, state: State) -> int:
+    """The time of all steps."""
+    steps, op_time_ns, total_ns = state.steps, arrays.time_ns, 0
+    for t in range(state.totals[LENGTH]):
+        total_ns += op_time_ns[steps[t]]
+    return total_ns
+
+
+@part
+def let_go(table: Int64, buffer: int, t: int) -> int:
+    """Take one use off a buffer at step t; the bytes that this releases."""
+    if buffer < 0:
+        return 0
+    table[buffer, OUTSTANDING] -= 1
+    if table[buffer, OUTSTANDING] > 0:
+        return 0
+    table[buffer, RELEASED] = t
+    return int(table[buffer, BYTES])
+
+
+@part
 def place(arrays: Arrays, state: State, price: Price) -> bool:  # noqa: C901
     """Open, share, hand over and release buffers along a linked sequence; fill in the totals.
 
     False as soon as the energy is above the price's ceiling: neither time nor excess falls later.
     """
-    op_time_ns, total_ns, limit_bytes = arrays.time_ns, 0, price.limit_bytes
-    for t in range(state.totals[LENGTH]):
-        total_ns += op_time_ns[state.steps[t]]
+    op_time_ns, limit_bytes = arrays.time_ns, price.limit_bytes
+    total_ns = total_time_ns(arrays, state)
     if total_ns > price.ceiling:
         return False
     steps, step, source, instance = state.steps, state.step, state.source, state.instance
@@ -252,19 +272,9 @@ def place(arrays: Arrays, state: State, price: Price) -> bool:  # noqa: C901
             if energy(price, len(op_time_ns), total_ns, peak, excess) > price.ceiling:
                 return False
         for k in range(slots, slots_end):
-            used = instance[source[k], BUFFER]
-            if used >= 0:
-                table[used, OUTSTANDING] -= 1
-                if table[used, OUTSTANDING] == 0:
-                    table[used, RELEASED] = t
-                    held -= table[used, BYTES]
+            held -= let_go(table, instance[source[k], BUFFER], t)
         for i in range(first, end):
-            used = instance[i, BUFFER]
-            if used >= 0:
-                table[used, OUTSTANDING] -= 1
-                if table[used, OUTSTANDING] == 0:
-                    table[used, RELEASED] = t
-                    held -= table[used, BYTES]
+            held -= let_go(table, instance[i, BUFFER], t)
     state.totals[TIME_NS], state.totals[PEAK_BYTES] = total_ns, peak
     state.totals[EXCESS_BYTES], state.totals[BUFFERS] = excess, buffers
     return True
