@@ -140,7 +140,7 @@ def line(found: dict[str, Any]) -> str:
 @click.option("--models", default="", help="Comma-separated names; all if empty.")
 @click.option("--time-limit", default=45.0, help="Seconds of search per budget.")
 @click.option("--threads", default=2)
-@click.option("--pairs", default=7, help="Runs of each model in turn.")
+@click.option("--pairs", default=7, type=click.IntRange(min=1), help="Runs of each model in turn.")
 def main(
     folder: Path,
     output: Path,
