@@ -30,6 +30,8 @@ from remat.verify import Match, Promise, Trial, decide
 MOST_ATTEMPTS = 4
 # Even a later attempt gets this long to find a first answer.
 LEAST_SECONDS = 5.0
+# A broken budget is planned for anew with a thousandth to spare: measurements differ by so much.
+SPARE_PARTS = 1_000
 # What reuse adds to a schedule's liveness moves with the schedule, so it takes more of them.
 MOST_PINNED_ATTEMPTS = 12
 NO_STEPS = (Status.INFEASIBLE, Status.UNKNOWN)
@@ -72,7 +74,10 @@ def _searched(plan: Plan, budget_bytes: int, options: OptimizeOptions, attempts:
             if any(not one.equal for one in planned.verdict.outputs):
                 break
             over_bytes = planned.verdict.optimized.peak_bytes - budget_bytes
-            limit = min(limit, allowed - over_bytes)
+            # From what this schedule holds: a limit that it keeps would bring it back.
+            peak_bytes = planned.trace.peak_bytes
+            spare_bytes = min(RESERVE_BYTES, peak_bytes // SPARE_PARTS)
+            limit = min(limit, allowed - over_bytes, peak_bytes - over_bytes - spare_bytes)
         else:
             # The clones' own bookkeeping does not fit: plan for as many as there were.
             # Where a plain session's reuse takes more than liveness, leave room for that as well.
