@@ -68,9 +68,7 @@ def _proven(optimization: Optimization) -> str:
 def _notes(optimization: Optimization) -> list[str]:
     notes = [f"warning: {warning}" for warning in optimization.warnings]
     if optimization.interrupted:
-        notes.append(
-            "time limit or interrupt: the search ended early; this is the best it had found"
-        )
+        notes.append("interrupted (time limit or signal): this is the best the search had found")
     return notes
 
 
