@@ -74,10 +74,9 @@ def _searched(plan: Plan, budget_bytes: int, options: OptimizeOptions, attempts:
             if any(not one.equal for one in planned.verdict.outputs):
                 break
             over_bytes = planned.verdict.optimized.peak_bytes - budget_bytes
-            # From what this schedule holds: a limit that it keeps would bring it back.
-            peak_bytes = planned.trace.peak_bytes
-            spare_bytes = min(RESERVE_BYTES, peak_bytes // SPARE_PARTS)
-            limit = min(limit, allowed - over_bytes, peak_bytes - over_bytes - spare_bytes)
+            # Below what this schedule holds: a limit that it keeps would bring it back.
+            spare_bytes = min(RESERVE_BYTES, solution.peak_bytes // SPARE_PARTS)
+            limit = solution.peak_bytes - over_bytes - spare_bytes
         else:
             # The clones' own bookkeeping does not fit: plan for as many as there were.
             # Where a plain session's reuse takes more than liveness, leave room for that as well.
