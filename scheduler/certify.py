@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from remat.scheduler.arrays import Arrays
-from remat.scheduler.chain import longest_path
+from remat.scheduler.chain import chain
 from remat.scheduler.compiled import Int64
 from remat.scheduler.evaluate import score
 from remat.scheduler.event_model import Load, load
 from remat.scheduler.events import build, relax_linear
+from remat.scheduler.linear import MANY_ITERATIONS
 from remat.scheduler.linear import Effort as SolverEffort
 from remat.scheduler.polish import Effort, polish_each
 from remat.scheduler.refine import Round, more_events, refine
@@ -41,11 +42,9 @@ def certify(search: Search, order: Int64, seed: int) -> bool:
     base = score(search.arrays, order, problem.limit_bytes)
     if base is None:
         return False
-    held = dict(zip(base.steps.tolist(), base.memory_bytes.tolist(), strict=True))
-    path = longest_path(problem)
-    hot = [held[op] > problem.limit_bytes for op in path]
+    along = chain(problem, base.held_bytes)
     loaded = load(problem)
-    events: tuple[int, ...] = (max(path, key=lambda op: held[op]),)
+    events: tuple[int, ...] = (along.fullest,)
     idle = 0
     for number in range(MAX_ROUNDS):
         search.pause()
@@ -63,7 +62,7 @@ def certify(search: Search, order: Int64, seed: int) -> bool:
         idle = 0 if is_better or search.bound_ns > before_ns else idle + 1
         more = events
         for _ in range(FIRST_EVENTS if len(events) == 1 else 1):
-            more = more_events(path, more, outcome.raw, hot, problem.limit_bytes)
+            more = more_events(along, more, outcome.raw, problem.limit_bytes)
         if search.is_close or idle == PATIENCE or more == events:
             break
         events = more
@@ -106,7 +105,7 @@ def _effort(search: Search, loaded: Load, events: int) -> SolverEffort:
     if search.best_ns is not None:
         enough = search.best_ns / (1 + GAP / 2) / loaded.unit_ns
     return SolverEffort(
-        iterations=10_000_000,
+        iterations=MANY_ITERATIONS,
         nodes=min(MAX_NODES, WORK_NODES // variables),
         seconds=min(MAX_SECONDS, search.seconds_left),
         gap=GAP / 4 * loaded.base_ns / loaded.unit_ns,

@@ -5,9 +5,26 @@ asks of its events. Many events make it tighter and much slower, so they are add
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from remat.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The ops of a longest path, for each whether memory is short there, and the fullest one."""
+
+    path: tuple[int, ...]
+    hot: tuple[bool, ...]
+    fullest: int
+
+
+def chain(problem: Problem, held_bytes: Mapping[int, int]) -> Chain:
+    """The longest path with what a schedule that runs each op once holds at each op."""
+    path = longest_path(problem)
+    hot = tuple(held_bytes[op] > problem.limit_bytes for op in path)
+    return Chain(tuple(path), hot, max(path, key=lambda op: held_bytes[op]))
 
 
 def longest_path(problem: Problem) -> list[int]:

@@ -59,6 +59,11 @@ class Scored:
     excess_bytes: int
     memory_bytes: Int64
 
+    @property
+    def held_bytes(self) -> dict[int, int]:
+        """The memory of each op's step, the last one of an op that runs more than once."""
+        return dict(zip(self.steps.tolist(), self.memory_bytes.tolist(), strict=True))
+
     def better_than(self, other: "Scored | None") -> bool:
         """Less time, then less peak."""
         if other is None:

@@ -17,6 +17,8 @@ import numpy as np
 from remat.scheduler.compiled import Real
 
 INFINITY = float(highspy.kHighsInf)
+# More simplex iterations than any program here takes: the clock or the nodes end it.
+MANY_ITERATIONS = 10_000_000
 
 
 class Outcome(Enum):

@@ -56,7 +56,8 @@ def rewrite(arrays: Arrays, here: State, there: State, desk: Desk) -> bool:  # n
     length, room = here.totals[LENGTH], len(there.steps)
     # Fields in local names, and a call only where something is lost: calls pass every array.
     steps, step, source, instance = here.steps, here.step, here.source, here.instance
-    latest, target, dropped, across = desk.latest, there.steps, desk.job[DROPPED], desk.job[ACROSS]
+    latest, lost, target = desk.latest, desk.lost, there.steps
+    dropped, across = desk.job[DROPPED], desk.job[ACROSS]
     added_at, first, last_lost = desk.job[ADDED_AT], across + 1, NONE
     if dropped != NONE:
         last_lost = here.buffer[dropped, RELEASED]
@@ -67,14 +68,19 @@ def rewrite(arrays: Arrays, here: State, there: State, desk: Desk) -> bool:  # n
         latest[instance[i, VALUE]] = i
     written = first
     for t in range(first, min(end, length)):
-        lost = int(t == added_at)
-        if t <= last_lost:
+        count = 0
+        if t == added_at:
+            lost[0], count = desk.job[ADDED], 1
+        elif t <= last_lost:
             for k in range(step[t, READ_FROM], step[t + 1, READ_FROM]):
                 i = source[k]
-                if instance[i, BUFFER] == dropped and instance[i, WRITTEN_AT] <= across:
-                    lost += int(latest[instance[i, VALUE]] == i)
-        if lost > 0:
-            written = renew_lost(arrays, here, there, desk, t, written)
+                v = instance[i, VALUE]
+                is_lost = instance[i, BUFFER] == dropped and instance[i, WRITTEN_AT] <= across
+                if is_lost and latest[v] == i:
+                    lost[count] = v
+                    count += 1
+        if count > 0:
+            written = renew_lost(arrays, here, there, desk, t, written, count)
             if written == NONE:
                 return False
         if written < room:
@@ -83,7 +89,8 @@ def rewrite(arrays: Arrays, here: State, there: State, desk: Desk) -> bool:  # n
             for i in range(step[t, WRITE_FROM], step[t + 1, WRITE_FROM]):
                 latest[instance[i, VALUE]] = i
     if end > length:
-        written = renew_lost(arrays, here, there, desk, length, written)
+        count = lost_at_the_end(arrays, here, desk)
+        written = renew_lost(arrays, here, there, desk, length, written, count)
     left = max(0, length - end)
     if written == NONE or written + left >= room:
         return False
@@ -93,11 +100,14 @@ def rewrite(arrays: Arrays, here: State, there: State, desk: Desk) -> bool:  # n
 
 
 @part
-def renew_lost(arrays: Arrays, here: State, there: State, desk: Desk, t: int, written: int) -> int:
-    """Compute what is lost before step t anew; the steps written then, NONE if it cannot be."""
+def renew_lost(
+    arrays: Arrays, here: State, there: State, desk: Desk, t: int, written: int, count: int
+) -> int:
+    """Compute the first `count` of `desk.lost` anew before step t; the steps written then, NONE
+    if it cannot be."""
     desk.job[AT] = t
     desk.job[WRITTEN] = written
-    for k in range(lost_at(arrays, here, desk, t)):
+    for k in range(count):
         v = desk.lost[k]
         # Another one may have brought it along.
         if desk.latest[v] != RENEWED and not renew(arrays, here, there, desk, v):
@@ -106,27 +116,16 @@ def renew_lost(arrays: Arrays, here: State, there: State, desk: Desk, t: int, wr
 
 
 @part
-def lost_at(arrays: Arrays, here: State, desk: Desk, t: int) -> int:
-    """Write the values that are to be computed anew before step t to `desk.lost`; how many."""
-    if t == desk.job[ADDED_AT]:
+def lost_at_the_end(arrays: Arrays, here: State, desk: Desk) -> int:
+    """Write what is to be computed anew after the last step to `desk.lost`; how many."""
+    if desk.job[ADDED_AT] == here.totals[LENGTH]:
         desk.lost[0] = desk.job[ADDED]
         return 1
-    latest, instance, source, lost = desk.latest, here.instance, here.source, desk.lost
-    buffer, across = desk.job[DROPPED], desk.job[ACROSS]
-    count = 0
-    if t == here.totals[LENGTH]:
-        kept = arrays.kept
-        for v in range(len(latest)):
-            i = latest[v]
-            if i >= 0 and kept[v] and instance[i, BUFFER] == buffer:
-                lost[count] = v
-                count += 1
-        return count
-    for k in range(here.step[t, READ_FROM], here.step[t + 1, READ_FROM]):
-        i = source[k]
-        v = instance[i, VALUE]
-        is_lost = instance[i, BUFFER] == buffer and instance[i, WRITTEN_AT] <= across
-        if is_lost and latest[v] == i:
+    latest, kept, instance, lost = desk.latest, arrays.kept, here.instance, desk.lost
+    buffer, count = desk.job[DROPPED], 0
+    for v in range(len(latest)):
+        i = latest[v]
+        if i >= 0 and kept[v] and instance[i, BUFFER] == buffer:
             lost[count] = v
             count += 1
     return count

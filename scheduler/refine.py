@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from remat.scheduler import decode
 from remat.scheduler.arrays import Arrays
-from remat.scheduler.chain import next_event, spread
+from remat.scheduler.chain import Chain, next_event, spread
 from remat.scheduler.compiled import Int64
 from remat.scheduler.encode import encode
 from remat.scheduler.evaluate import Scored
@@ -65,17 +65,17 @@ def refine(
 
 
 def more_events(
-    path: Sequence[int], events: Sequence[int], raw: Scored | None, hot: Sequence[bool], limit: int
+    along: Chain, events: Sequence[int], raw: Scored | None, limit: int
 ) -> tuple[int, ...]:
-    """`events` and one more op of `path`: where `raw` is over the limit, else far from all.
+    """`events` and one more op of the path: where `raw` is over the limit, else far from all.
 
-    `hot` marks the ops of the path where memory is short. The same events if none is left.
+    The same events if none is left.
     """
-    new = None
+    path, new = along.path, None
     if raw is not None and raw.peak_bytes > limit:
         new = next_event(path, events, raw.steps.tolist(), raw.memory_bytes.tolist(), limit)
     if new is None:
-        new = spread(path, events, hot)
+        new = spread(path, events, along.hot)
     chosen = set(events) if new is None else {*events, new}
     return tuple(op for op in path if op in chosen)
 

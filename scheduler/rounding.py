@@ -8,24 +8,22 @@ rounding (Jain et al., MLSys 2020, section 5): that rounds one variable per op a
 given order, and likewise asks for a little less than the budget.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from remat.scheduler import decode
-from remat.scheduler.chain import longest_path
+from remat.scheduler.chain import Chain, chain, spread
 from remat.scheduler.compiled import Int64
-from remat.scheduler.evaluate import Scored, score
+from remat.scheduler.evaluate import score
 from remat.scheduler.event_model import load
 from remat.scheduler.events import build, relax_linear
 from remat.scheduler.found import Found
-from remat.scheduler.linear import Effort
-from remat.scheduler.refine import more_events
+from remat.scheduler.linear import MANY_ITERATIONS, Effort
 from remat.scheduler.search import Search
 
 EVENTS = 12
 # Shares of the limit that the relaxation gets: what is repaired takes more than it says.
 SHARES = (1.0, 0.95)
 # A relaxation that takes longer is left out.
-MAX_ITERATIONS = 10_000_000
 MAX_SECONDS = 8.0
 
 
@@ -34,33 +32,34 @@ def rounded(search: Search, order: Int64) -> Iterator[Found]:
 
     `order` is the base order in which points are decoded.
     """
-    limit = search.problem.limit_bytes
-    base = score(search.arrays, order, limit)
-    events = () if base is None else _spread(search, base, limit)
-    for share in SHARES if events else ():
+    problem = search.problem
+    base = score(search.arrays, order, problem.limit_bytes)
+    if base is None:
+        return
+    events = _events(chain(problem, base.held_bytes))
+    loaded = load(problem)
+    for share in SHARES:
         search.pause()
-        tight = load(search.problem.with_limit(max(1, int(share * limit))))
+        is_whole = share == 1.0
+        limit = max(1, int(share * problem.limit_bytes))
+        relaxed = loaded if is_whole else load(problem.with_limit(limit))
         seconds = min(MAX_SECONDS, search.seconds_left)
-        effort = Effort(MAX_ITERATIONS, 0, seconds, 0.0, float("inf"), search.is_over)
-        point = relax_linear(build(tight, events), effort)
+        effort = Effort(MANY_ITERATIONS, 0, seconds, 0.0, float("inf"), search.is_over)
+        point = relax_linear(build(relaxed, events), effort)
         if not point.living:
             continue
-        if share == 1.0:
+        if is_whole:
             search.raise_bound(point.bound_ns, f"event relaxation, linear, {len(events)} events")
         moved = decode.order_of(point, events, order.tolist())
-        exact = load(search.problem)
-        yield decode.repaired(search.arrays, exact, point, events, moved)
+        yield decode.repaired(search.arrays, loaded, point, events, moved)
 
 
-def _spread(search: Search, base: Scored, limit: int) -> Sequence[int]:
-    """Events all along the part of the longest path where memory is short."""
-    path = longest_path(search.problem)
-    held = dict(zip(base.steps.tolist(), base.memory_bytes.tolist(), strict=True))
-    hot = [held[op] > limit for op in path]
-    events: tuple[int, ...] = (max(path, key=lambda op: held[op]),)
-    while len(events) < EVENTS:
-        more = more_events(path, events, None, hot, limit)
-        if more == events:
+def _events(along: Chain) -> tuple[int, ...]:
+    """Events all along the part of the path where memory is short."""
+    chosen = [along.fullest]
+    while len(chosen) < EVENTS:
+        new = spread(along.path, chosen, along.hot)
+        if new is None:
             break
-        events = more
-    return events
+        chosen.append(new)
+    return tuple(op for op in along.path if op in chosen)
