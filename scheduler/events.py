@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from remat.scheduler import event_rows as rows
+from remat.scheduler.apart import relaxed, whole
 from remat.scheduler.event_model import EventModel, Load, variables, windows
-from remat.scheduler.linear import Answer, Effort, Outcome, relaxed, whole
+from remat.scheduler.linear import Answer, Effort, Outcome
 
 # Share of the base time by which a solver's bound is rounded down before it is believed.
 DOUBT = 1e-6

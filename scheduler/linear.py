@@ -4,17 +4,15 @@ The effort is limited by counts (simplex iterations, nodes), which repeat, and o
 clock. What is trusted is the dual bound alone; primal points are hints that others must judge.
 """
 
-import ctypes
-import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 import highspy
 import numpy as np
+from numpy.typing import NDArray
 
-from remat.scheduler.compiled import Real
+Real = NDArray[np.float64]
 
 INFINITY = float(highspy.kHighsInf)
 # More simplex iterations than any program here takes: the clock or the nodes end it.
@@ -31,7 +29,10 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Limits of one run; `gap` is absolute, `enough` an objective the bound need not pass."""
+    """Limits of one run; `gap` is absolute, `enough` an objective the bound need not pass.
+
+    `stop` ends it from outside: `remat.scheduler.apart` asks it, where programs are solved.
+    """
 
     iterations: int
     nodes: int
@@ -100,7 +101,6 @@ def relaxed(program: Program, effort: Effort) -> Answer:
     """Solve with fractions; a bound only if solved to the end."""
     highs = _highs(program, effort, whole=False)
     highs.setOptionValue("simplex_iteration_limit", effort.iterations)
-    highs.cbSimplexInterrupt += lambda event: event.interrupt(effort.stop())
     highs.run()
     status = highs.getModelStatus()
     nothing = np.zeros(0)
@@ -127,7 +127,7 @@ def whole(program: Program, effort: Effort, start: Sequence[float] = ()) -> Answ
     def limit(event: highspy.HighsCallbackEvent) -> None:
         seen = event.data_out
         proven = effort.enough <= seen.mip_dual_bound < INFINITY
-        event.interrupt(proven or effort.stop())
+        event.interrupt(proven)
 
     highs.cbMipInterrupt += limit
     highs.run()
@@ -140,22 +140,6 @@ def whole(program: Program, effort: Effort, start: Sequence[float] = ()) -> Answ
     point_found = np.array(highs.getSolution().col_value) if has_point else nothing
     outcome = Outcome.SOLVED if solved else Outcome.CUT
     return Answer(outcome, float(info.mip_dual_bound), point_found, nothing)
-
-
-def _without_banner() -> highspy.Highs:
-    """A new solver. Making one prints a banner that no option turns off, and our standard output
-    is data: while it is made, the descriptor leads nowhere."""
-    sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        highs: highspy.Highs = highspy.Highs()  # type: ignore[no-untyped-call]
-        ctypes.CDLL(None).fflush(None)
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
-    return highs
 
 
 def _highs(program: Program, effort: Effort, *, whole: bool) -> highspy.Highs:
@@ -174,7 +158,7 @@ def _highs(program: Program, effort: Effort, *, whole: bool) -> highspy.Highs:
     if whole:
         kinds = highspy.HighsVarType
         model.integrality_ = [kinds.kInteger if w else kinds.kContinuous for w in program.whole]
-    highs = _without_banner()
+    highs: highspy.Highs = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("time_limit", max(0.0, effort.seconds))
