@@ -35,7 +35,8 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
     with work_folder(_beside(model), model) as folder:
         plan = _plan(model, options, None, folder)
         problem, trace = plan.problem, plan.base_trace
-        least, proven, _ = least_budget(problem, seed=options.seed, time_limit_s=SEARCH_SECONDS)
+        least, proven, steps = least_budget(problem, seed=options.seed, time_limit_s=SEARCH_SECONDS)
+        found = least_total(plan, least, len(steps) - len(plan.graph.ops))
         _, needed_by = needed(problem)
         peak_op, held = _at_peak(plan, top)
         kinds = collections.Counter(op.kind for op in plan.graph.ops)
@@ -49,7 +50,7 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
             activations_bytes=sum(tensor.nbytes for tensor in plan.graph.tensors.values()),
             as_is=as_is,
             peak_op=peak_op,
-            least_found_bytes=least_total(plan, min(least, trace.peak_bytes)),
+            least_found_bytes=min(found, least_total(plan, trace.peak_bytes)),
             least_proven_bytes=plan.accounted.total_for(proven),
             needed_by=problem.op_names[needed_by] if needed_by >= 0 else "",
             holders=held,

@@ -90,6 +90,8 @@ def make_plan(prepared: Prepared, graph: Graph, costs: CostTable, threads: int) 
     )
 
 
-def least_total(plan: Plan, least_bytes: int) -> int:
-    """The budget that a schedule of that peak needs."""
-    return plan.accounted.budget_for(least_bytes)
+def least_total(plan: Plan, least_bytes: int, clones: int = 0) -> int:
+    """The budget that a schedule of that peak needs, with that many ops computed anew."""
+    few = plan.accounted.overhead_for(plan.accounted.nodes)
+    more_bytes = plan.accounted.overhead_for(plan.accounted.nodes + clones) - few
+    return plan.accounted.budget_for(least_bytes) + more_bytes

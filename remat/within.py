@@ -43,11 +43,14 @@ def plan_within(plan: Plan, budget_bytes: int, options: OptimizeOptions) -> Plan
     Raises Infeasible R301 with the proof, NoAnswer R401 where none was found, CheckFailed R101
     where outputs differ or the budget is broken after every attempt.
     """
-    if not options.pin:
-        return _searched(plan, budget_bytes, options, MOST_ATTEMPTS)
+    attempts = MOST_PINNED_ATTEMPTS if options.pin else MOST_ATTEMPTS
     try:
-        return _searched(plan, budget_bytes, options, MOST_PINNED_ATTEMPTS)
-    except (Infeasible, NoAnswer) as refusal:
+        return _searched(plan, budget_bytes, options, attempts)
+    except NoAnswer as refusal:
+        return _spare(plan, budget_bytes, options, refusal)
+    except Infeasible as refusal:
+        if not options.pin:
+            raise
         return _spare(plan, budget_bytes, options, refusal)
 
 
@@ -103,9 +106,9 @@ def _proven(plan: Plan, planned: Planned, budget_bytes: int, options: OptimizeOp
 def _spare(
     plan: Plan, budget_bytes: int, options: OptimizeOptions, refusal: Infeasible | NoAnswer
 ) -> Planned:
-    """What a pinned model does if the search finds nothing: the order as it is or the schedule of
-    the least peak, whichever of them fits. These do not depend on the budget, so a budget that
-    they are recommended for is kept. Raises the refusal with such a budget."""
+    """What is done if the search finds nothing: the order as it is or the schedule of the least
+    peak, whichever of them fits. These do not depend on the budget, so a budget that they are
+    recommended for is kept. Raises the refusal, of a pinned model with such a budget."""
     least_bytes = None
     for solution in _budgetless(plan, options):
         try:
@@ -118,7 +121,7 @@ def _spare(
                 return planned
         total = planned.predicted.total_bytes + RESERVE_BYTES
         least_bytes = total if least_bytes is None else min(total, least_bytes)
-    raise pinned(refusal, least_bytes)
+    raise pinned(refusal, least_bytes) if options.pin else refusal
 
 
 def _budgetless(plan: Plan, options: OptimizeOptions) -> Iterator[Solution]:

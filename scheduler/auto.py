@@ -13,6 +13,7 @@ counted, so the same problem and seed give the same answer unless a clock or `st
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -39,6 +40,9 @@ CHUNKS = 12
 LONG = 8
 # Chunks without a better answer after which it ends.
 IDLE = 3
+# Orders of other seeds that greedy eviction walks, fewer where there are many ops.
+MAX_ORDERS = 8
+ORDERS_OPS = 16_000
 
 
 def _never() -> bool:
@@ -146,8 +150,10 @@ def _stages(search: Search, seed: int) -> bool:
         return False
     search.pause()
     orders = [ordered.steps, *base_orders(arrays, given)]
-    search.offer_all(sweep(arrays, orders, limit), "greedy")
+    _greedy(search, orders, seed)
     search.pause()
+    if search.is_close:
+        return False
     _delay_outputs(search, orders, seed)
     if certify(search, given, seed):
         return True
@@ -156,6 +162,26 @@ def _stages(search: Search, seed: int) -> bool:
     if search.best_ns is None:
         _lower(search, seed)
     return False
+
+
+def _greedy(search: Search, orders: Sequence[Int64], seed: int) -> None:
+    """Greedy eviction over `orders`, the most promising first, and over orders of other seeds.
+
+    Orders of about the same peak lead it to answers that cost from 0.3 to 2 %, and annealing
+    seldom leaves the order that it starts from.
+    """
+    arrays, limit = search.arrays, search.problem.limit_bytes
+
+    def walk(number: int) -> Found:
+        effort = Effort(seed + number, chunk_iterations(arrays), 0.5)
+        other = search_order(arrays, orders[1], limit, effort)
+        return sweep(arrays, [other.steps], limit)
+
+    search.offer_all(sweep(arrays, orders, limit), "greedy")
+    others = range(1, min(MAX_ORDERS, ORDERS_OPS // arrays.ops) + 1)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        for found in pool.map(walk, others):
+            search.offer_all(found, "greedy, other orders")
 
 
 def _delay_outputs(search: Search, orders: Sequence[Int64], seed: int) -> None:
