@@ -16,7 +16,7 @@ from remat.lower import notes
 from remat.options import SEARCH_SECONDS, ModelOptions, OptimizeOptions, VerifyOptions
 from remat.outcome import optimization, schedule_file, weights_of, write_files
 from remat.outputs import check_output, files_of
-from remat.plan import Plan, least_total, make_plan
+from remat.plan import Plan, least_total, make_plan, total_of
 from remat.prepare import Prepared, prepare, work_folder
 from remat.profiles import cpu
 from remat.profiles.session import Mode, thread_count
@@ -35,8 +35,7 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
     with work_folder(_beside(model), model) as folder:
         plan = _plan(model, options, None, folder)
         problem, trace = plan.problem, plan.base_trace
-        least, proven, steps = least_budget(problem, seed=options.seed, time_limit_s=SEARCH_SECONDS)
-        found = least_total(plan, least, len(steps) - len(plan.graph.ops))
+        _, proven, steps = least_budget(problem, seed=options.seed, time_limit_s=SEARCH_SECONDS)
         _, needed_by = needed(problem)
         peak_op, held = _at_peak(plan, top)
         kinds = collections.Counter(op.kind for op in plan.graph.ops)
@@ -50,7 +49,7 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
             activations_bytes=sum(tensor.nbytes for tensor in plan.graph.tensors.values()),
             as_is=as_is,
             peak_op=peak_op,
-            least_found_bytes=min(found, least_total(plan, trace.peak_bytes)),
+            least_found_bytes=min(total_of(plan, steps), least_total(plan, trace.peak_bytes)),
             least_proven_bytes=plan.accounted.total_for(proven),
             needed_by=problem.op_names[needed_by] if needed_by >= 0 else "",
             holders=held,

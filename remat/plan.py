@@ -1,5 +1,6 @@
 """What is known of a model before a budget is, and what a schedule for one is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,8 +91,16 @@ def make_plan(prepared: Prepared, graph: Graph, costs: CostTable, threads: int) 
     )
 
 
-def least_total(plan: Plan, least_bytes: int, clones: int = 0) -> int:
-    """The budget that a schedule of that peak needs, with that many ops computed anew."""
+def least_total(plan: Plan, least_bytes: int) -> int:
+    """The budget that a schedule of that peak needs, with few clones."""
+    return plan.accounted.budget_for(least_bytes)
+
+
+def total_of(plan: Plan, steps: Sequence[int]) -> int:
+    """The budget that a schedule needs, counted with the nodes that it is lowered to."""
+    order = run_order(plan.problem, steps)
+    trace = strict(plan.problem, order)
+    lowered = lower(plan.prepared.model, [Step(op) for op in order], trace, {})
     few = plan.accounted.overhead_for(plan.accounted.nodes)
-    more_bytes = plan.accounted.overhead_for(plan.accounted.nodes + clones) - few
-    return plan.accounted.budget_for(least_bytes) + more_bytes
+    more_bytes = plan.accounted.overhead_for(len(lowered.graph.node)) - few
+    return least_total(plan, trace.peak_bytes) + more_bytes
