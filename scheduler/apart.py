@@ -70,7 +70,7 @@ def whole(program: Program, effort: Effort, start: Sequence[float] = ()) -> Answ
 
 
 def _answer(function: str, program: Program, effort: Effort, *more: object) -> Answer:
-    """Raises InternalError R902 where the process cannot be started or fails by itself."""
+    """Raises InternalError R904 where the process cannot be started or fails by itself."""
     solver = _running[0] if _running else _start()
     try:
         solver.pipe.send((function, (program, replace(effort, stop=_never), *more)))
@@ -84,7 +84,7 @@ def _answer(function: str, program: Program, effort: Effort, *more: object) -> A
         raise
     code, said = solver.process.returncode, _end()
     if code is not None and code > 0:
-        raise InternalError("R902", f"the linear solver's process ended with {code}: {said[-500:]}")
+        raise InternalError("R904", f"the linear solver's process ended with {code}: {said[-500:]}")
     return _UNKNOWN
 
 
