@@ -18,7 +18,7 @@ from remat.schedule import Trace
 GRAIN_BYTES = 64 << 10
 # What a budget named by us has to spare: the bookkeeping is measured anew each time.
 RESERVE_BYTES = 2 * GRAIN_BYTES
-# Every schedule is charged for this many clones, so that a few of them change no limit.
+# A limit leaves room for this many clones, so that a few of them do not change it.
 CLONES_PERCENT = 3
 LEAST_CLONES = 2
 # About what a session holds without nodes; only what it holds above that grows with them. An
@@ -37,24 +37,28 @@ class Account:
     fixed_bytes: int
     nodes: int
 
+    @property
+    def nodes_with_few_clones(self) -> int:
+        """So many nodes a schedule may have within a budget that we name."""
+        return self.nodes + max(LEAST_CLONES, self.nodes * CLONES_PERCENT // 100)
+
     def overhead_for(self, nodes: int) -> int:
         """The overhead of a schedule with that many nodes, rounded up."""
         growing = max(0, self.overhead_bytes - self.fixed_bytes)
-        charged = max(LEAST_CLONES, self.nodes * CLONES_PERCENT // 100)
-        more = max(charged, nodes - self.nodes)
+        more = max(0, nodes - self.nodes)
         return self.overhead_bytes + -(-growing * more // max(1, self.nodes))
 
     def limit(self, budget_bytes: int, nodes: int) -> int:
         """What tensors and workspace may take; may be negative."""
         return budget_bytes - self.weights_bytes - self.overhead_for(nodes)
 
-    def total_for(self, limit_bytes: int) -> int:
-        """The least budget whose `limit` is `limit_bytes`, for few clones."""
-        return limit_bytes + self.weights_bytes + self.overhead_for(self.nodes)
+    def total_for(self, limit_bytes: int, nodes: int) -> int:
+        """The least budget whose `limit` is `limit_bytes`."""
+        return limit_bytes + self.weights_bytes + self.overhead_for(nodes)
 
     def budget_for(self, limit_bytes: int) -> int:
-        """A budget to recommend for such a limit: `RESERVE_BYTES` more."""
-        return self.total_for(limit_bytes) + RESERVE_BYTES
+        """A budget to recommend for such a limit: a few clones and `RESERVE_BYTES` more."""
+        return self.total_for(limit_bytes, self.nodes_with_few_clones) + RESERVE_BYTES
 
 
 def account(

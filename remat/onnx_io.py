@@ -115,6 +115,11 @@ def all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
         yield from subgraph_nodes(node)
 
 
+def node_count(graph: GraphProto) -> int:
+    """Nodes of a graph and of its subgraphs: a session holds bookkeeping for each."""
+    return sum(1 for _ in all_nodes(graph))
+
+
 def subgraph_nodes(node: NodeProto) -> Iterator[NodeProto]:
     """The nodes in the subgraphs of a node, at every depth."""
     for attribute in node.attribute:

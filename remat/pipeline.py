@@ -50,7 +50,7 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
             as_is=as_is,
             peak_op=peak_op,
             least_found_bytes=min(total_of(plan, steps), least_total(plan, trace.peak_bytes)),
-            least_proven_bytes=plan.accounted.total_for(proven),
+            least_proven_bytes=plan.accounted.total_for(proven, plan.accounted.nodes),
             needed_by=problem.op_names[needed_by] if needed_by >= 0 else "",
             holders=held,
         )

@@ -42,8 +42,8 @@ class Plan:
     @property
     def as_is(self) -> Breakdown:
         """The peak in the runtime's default order, as a budget that it keeps."""
-        ops = len(self.graph.ops)
-        found = breakdown(self.accounted, self.problem, range(ops), self.base_trace, ops)
+        ops, nodes = range(len(self.graph.ops)), self.accounted.nodes_with_few_clones
+        found = breakdown(self.accounted, self.problem, ops, self.base_trace, nodes)
         return replace(found, overhead_bytes=found.overhead_bytes + RESERVE_BYTES)
 
 
@@ -74,7 +74,7 @@ def make_plan(prepared: Prepared, graph: Graph, costs: CostTable, threads: int) 
     onnx_io.write(unscheduled, file)
     reference = prepared.folder / "reference.npz"
     trial = Trial(file, Mode.STRICT, prepared.feeds, thread_count(threads), 3, reference)
-    base = run_trial(trial)
+    base, nodes = run_trial(trial), onnx_io.node_count(unscheduled.graph)
     return Plan(
         prepared=prepared,
         graph=graph,
@@ -83,9 +83,7 @@ def make_plan(prepared: Prepared, graph: Graph, costs: CostTable, threads: int) 
         base_trial=trial,
         base=base,
         base_trace=trace,
-        accounted=account(
-            graph.weights_bytes, graph.inputs_bytes, base, trace, len(unscheduled.graph.node)
-        ),
+        accounted=account(graph.weights_bytes, graph.inputs_bytes, base, trace, nodes),
         threads=thread_count(threads),
         chains=chains,
     )
@@ -101,6 +99,6 @@ def total_of(plan: Plan, steps: Sequence[int]) -> int:
     order = run_order(plan.problem, steps)
     trace = strict(plan.problem, order)
     lowered = lower(plan.prepared.model, [Step(op) for op in order], trace, {})
-    few = plan.accounted.overhead_for(plan.accounted.nodes)
-    more_bytes = plan.accounted.overhead_for(len(lowered.graph.node)) - few
-    return least_total(plan, trace.peak_bytes) + more_bytes
+    few = plan.accounted.nodes_with_few_clones
+    nodes = max(few, onnx_io.node_count(lowered.graph))
+    return plan.accounted.total_for(trace.peak_bytes, nodes) + RESERVE_BYTES

@@ -27,9 +27,10 @@ def infeasible(plan: Plan, solution: Solution, budget_bytes: int) -> Infeasible:
 
 def no_answer(plan: Plan, solution: Solution, budget_bytes: int) -> NoAnswer:
     """R401: the search came to its end."""
+    needed_bytes = plan.accounted.total_for(solution.needed_bytes, plan.accounted.nodes)
     fact = (
         f"no schedule found within {format_bytes(budget_bytes)}; none is proven impossible "
-        f"above {format_bytes(plan.accounted.total_for(solution.needed_bytes))}"
+        f"above {format_bytes(needed_bytes)}"
     )
     return NoAnswer(
         "R401", fact, place=str(plan.prepared.source), fix=_enough(plan, solution, budget_bytes)
@@ -40,13 +41,14 @@ def not_kept(plan: Plan, planned: Planned | None, limit: int, budget_bytes: int)
     """R402: a schedule fits by liveness, but what it takes beside that (clones' bookkeeping, reuse
     in a pinned session, what was measured) does not, and none was found that leaves room for it.
     """
-    short = plan.accounted.limit(budget_bytes, len(plan.graph.ops)) - limit
+    few = plan.accounted.nodes_with_few_clones
+    short = max(0, plan.accounted.limit(budget_bytes, few) - limit)
     taken = planned.predicted.total_bytes if planned else budget_bytes
     fact = (
         f"no schedule found within {format_bytes(budget_bytes)} that leaves "
         f"{format_bytes(short)} for what a session adds to it"
     )
-    as_is_bytes = plan.accounted.total_for(plan.base_trace.peak_bytes)
+    as_is_bytes = plan.accounted.total_for(plan.base_trace.peak_bytes, few)
     enough = max(min(taken + short, as_is_bytes), budget_bytes) + RESERVE_BYTES
     fix = f"the last one took {format_bytes(taken)}: use --mem {format_mem_argument(enough)}"
     return NoAnswer("R402", fact, place=str(plan.prepared.source), fix=fix)

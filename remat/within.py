@@ -55,13 +55,12 @@ def plan_within(plan: Plan, budget_bytes: int, options: OptimizeOptions) -> Plan
 
 
 def _searched(plan: Plan, budget_bytes: int, options: OptimizeOptions, attempts: int) -> Planned:
-    limit = plan.accounted.limit(budget_bytes, len(plan.graph.ops))
-    if limit < 0:
-        raise nothing_left(plan, budget_bytes)
     begin = time.monotonic()
-    planned, bound_ns, solution = None, None, None
+    planned, bound_ns = None, None
+    limit, solution = _first(plan, budget_bytes, options)
     for attempt in range(attempts):
-        solution = _solve(plan, limit, options, begin, solution)
+        if attempt:
+            solution = _solve(plan, limit, options, begin, solution)
         if solution.status in NO_STEPS and attempt:
             raise not_kept(plan, planned, limit, budget_bytes)
         _require_steps(plan, solution, budget_bytes)
@@ -91,9 +90,25 @@ def _searched(plan: Plan, budget_bytes: int, options: OptimizeOptions, attempts:
     raise broken(plan, planned)
 
 
+def _first(plan: Plan, budget_bytes: int, options: OptimizeOptions) -> tuple[int, Solution]:
+    """The limit to begin with, which leaves room for a few clones, and what is found within it.
+    Only what does not fit without any clone is proven not to, so that is asked where it matters.
+    """
+    accounted = plan.accounted
+    few = accounted.limit(budget_bytes, accounted.nodes_with_few_clones)
+    none = accounted.limit(budget_bytes, accounted.nodes)
+    if none < 0:
+        raise nothing_left(plan, budget_bytes)
+    if few >= 0:
+        solution = _solve(plan, few, options, time.monotonic(), None)
+        if solution.status is not Status.INFEASIBLE or few == none:
+            return few, solution
+    return none, _solve(plan, none, options, time.monotonic(), None)
+
+
 def _allowed(plan: Plan, planned: Planned, budget_bytes: int) -> int:
     """What the tensors of a lowered model may take."""
-    return plan.accounted.limit(budget_bytes, len(planned.model.graph.node))
+    return plan.accounted.limit(budget_bytes, onnx_io.node_count(planned.model.graph))
 
 
 def _proven(plan: Plan, planned: Planned, budget_bytes: int, options: OptimizeOptions) -> Planned:
@@ -197,7 +212,7 @@ def _lower(
     if options.pin:
         return _pinned(plan, replace(solution, steps=steps), trace, budget_bytes)
     extra = len(order) - len(plan.graph.ops)
-    predicted = breakdown(plan.accounted, problem, order, trace, len(plan.graph.ops) + extra)
+    predicted = breakdown(plan.accounted, problem, order, trace, plan.accounted.nodes + extra)
     metadata = _metadata(plan, budget_bytes, predicted, trace.time_ns, Mode.STRICT)
     model = lower(plan.prepared.model, steps, trace, metadata)
     file = plan.prepared.folder / "lowered.onnx"
@@ -213,7 +228,7 @@ def _pinned(plan: Plan, solution: Solution, scheduled: Trace, budget_bytes: int)
     pinned = pin(arranged, solution.steps, plan.graph, plan.costs)
     _require_kept(plan, pinned)
     trace, model = pinned.trace, pinned.model
-    nodes = len(pinned.order)
+    nodes = onnx_io.node_count(model.graph)
     predicted = breakdown(plan.accounted, pinned.problem, pinned.order, trace, nodes)
     file = plan.prepared.folder / "lowered.onnx"
     onnx_io.write(model, file)
