@@ -18,16 +18,13 @@ PREFIX = "remat."
 DEVICES = ("cpu",)
 
 
-def lower(
-    model: ModelProto, steps: Sequence[Step], trace: Trace, metadata: Mapping[str, str]
-) -> ModelProto:
+def lower(model: ModelProto, steps: Sequence[Step], trace: Trace) -> ModelProto:
     """A new model that runs `steps` of `model`'s nodes in that order; `trace` is their memory.
 
-    Outputs that nothing reads get a reader.
+    Outputs that nothing reads get a reader; `describe` adds what is said of the whole.
     """
     lowered = arrange(model, steps, trace)
     give_readers(lowered)
-    describe(lowered, metadata)
     return lowered
 
 

@@ -1,5 +1,6 @@
 """What is known of a model before a budget is, and what a schedule for one is."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,10 @@ from remat.results import Breakdown, Measurement, Verdict
 from remat.schedule import Solution, Step, Trace
 from remat.simulate import run_order, strict
 from remat.verify import Trial, run_trial
+
+# The least budget that we name is measured in so many processes, fewer where they take longer.
+MOST_PROCESSES = 4
+PROCESSES_SECONDS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ def make_plan(prepared: Prepared, graph: Graph, costs: CostTable, threads: int) 
     order = run_order(problem, range(len(graph.ops)))
     trace = strict(problem, order)
     # Lowered as schedules are, so that annotations and readers of unread outputs are in it.
-    unscheduled = lower(prepared.model, [Step(op) for op in order], trace, {})
+    unscheduled = lower(prepared.model, [Step(op) for op in order], trace)
     file = prepared.folder / "unscheduled.onnx"
     onnx_io.write(unscheduled, file)
     reference = prepared.folder / "reference.npz"
@@ -95,10 +100,23 @@ def least_total(plan: Plan, least_bytes: int) -> int:
 
 
 def total_of(plan: Plan, steps: Sequence[int]) -> int:
-    """The budget that a schedule needs, counted with the nodes that it is lowered to."""
+    """The budget that a schedule needs: what is predicted, with the nodes that it is lowered to,
+    or what runs of it take, if that is more."""
     order = run_order(plan.problem, steps)
     trace = strict(plan.problem, order)
-    lowered = lower(plan.prepared.model, [Step(op) for op in order], trace, {})
+    lowered = lower(plan.prepared.model, [Step(op) for op in order], trace)
     few = plan.accounted.nodes_with_few_clones
     nodes = max(few, onnx_io.node_count(lowered.graph))
-    return plan.accounted.total_for(trace.peak_bytes, nodes) + RESERVE_BYTES
+    predicted_bytes = plan.accounted.total_for(trace.peak_bytes, nodes)
+    file = plan.prepared.folder / "least.onnx"
+    onnx_io.write(lowered, file)
+    return max(predicted_bytes, _highest_peak(plan, file)) + RESERVE_BYTES
+
+
+def _highest_peak(plan: Plan, file: Path) -> int:
+    """Of a few processes, since the heaps that small tensors lie in differ by some 0.5 MB."""
+    trial = replace(plan.base_trial, model=file, outputs=None, repeats=0)
+    begin, peaks = time.monotonic(), [run_trial(trial).peak_bytes]
+    while len(peaks) < MOST_PROCESSES and time.monotonic() - begin < PROCESSES_SECONDS:
+        peaks.append(run_trial(trial).peak_bytes)
+    return max(peaks)

@@ -37,29 +37,34 @@ def no_answer(plan: Plan, solution: Solution, budget_bytes: int) -> NoAnswer:
     )
 
 
-def not_kept(plan: Plan, planned: Planned | None, limit: int, budget_bytes: int) -> NoAnswer:
+def not_kept(plan: Plan, limit: int, budget_bytes: int) -> NoAnswer:
     """R402: a schedule fits by liveness, but what it takes beside that (clones' bookkeeping, reuse
     in a pinned session, what was measured) does not, and none was found that leaves room for it.
+    What would be enough, `with_least` or `pinned` says.
     """
     few = plan.accounted.nodes_with_few_clones
     short = max(0, plan.accounted.limit(budget_bytes, few) - limit)
-    taken = planned.predicted.total_bytes if planned else budget_bytes
     fact = (
         f"no schedule found within {format_bytes(budget_bytes)} that leaves "
         f"{format_bytes(short)} for what a session adds to it"
     )
-    as_is_bytes = plan.accounted.total_for(plan.base_trace.peak_bytes, few)
-    enough = max(min(taken + short, as_is_bytes), budget_bytes) + RESERVE_BYTES
-    fix = f"the last one took {format_bytes(taken)}: use --mem {format_mem_argument(enough)}"
-    return NoAnswer("R402", fact, place=str(plan.prepared.source), fix=fix)
+    return NoAnswer("R402", fact, place=str(plan.prepared.source))
 
 
 def _enough(plan: Plan, solution: Solution, budget_bytes: int) -> str:
     least_bytes = min(solution.least_bytes, plan.base_trace.peak_bytes)
-    total = max(least_total(plan, least_bytes), budget_bytes + RESERVE_BYTES)
-    return (
-        f"the least budget found is {format_bytes(total)}: use --mem {format_mem_argument(total)}"
-    )
+    return _use(max(least_total(plan, least_bytes), budget_bytes + RESERVE_BYTES))
+
+
+def _use(least_bytes: int) -> str:
+    use = f"use --mem {format_mem_argument(least_bytes)}"
+    return f"the least budget found is {format_bytes(least_bytes)}: {use}"
+
+
+def with_least(refusal: Infeasible | NoAnswer, least_bytes: int) -> Infeasible | NoAnswer:
+    """The same with the least budget that a schedule was found for."""
+    fix = _use(least_bytes)
+    return type(refusal)(refusal.code, refusal.fact, place=refusal.place, fix=fix)
 
 
 def nothing_left(plan: Plan, budget_bytes: int) -> Infeasible:

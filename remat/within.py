@@ -19,7 +19,7 @@ from remat.pin import Pinned, pin, plain_mode
 from remat.plan import Plan, Planned
 from remat.problem import NONE
 from remat.profiles.session import Mode, settings
-from remat.refusals import broken, infeasible, no_answer, not_kept, nothing_left, pinned
+from remat.refusals import broken, infeasible, no_answer, not_kept, nothing_left, pinned, with_least
 from remat.results import Breakdown, Verdict
 from remat.schedule import BoundKind, Solution, Status, Step, Trace
 from remat.scheduler.auto import least_budget, solve
@@ -62,7 +62,7 @@ def _searched(plan: Plan, budget_bytes: int, options: OptimizeOptions, attempts:
         if attempt:
             solution = _solve(plan, limit, options, begin, solution)
         if solution.status in NO_STEPS and attempt:
-            raise not_kept(plan, planned, limit, budget_bytes)
+            raise not_kept(plan, limit, budget_bytes)
         _require_steps(plan, solution, budget_bytes)
         # What is proven under a tighter limit is no bound for the budget: the first one stays.
         bound_ns = solution.lower_bound_ns if bound_ns is None else min(bound_ns, solution.time_ns)
@@ -83,10 +83,12 @@ def _searched(plan: Plan, budget_bytes: int, options: OptimizeOptions, attempts:
             # The clones' own bookkeeping does not fit: plan for as many as there were.
             # Where a plain session's reuse takes more than liveness, leave room for that as well.
             limit = min(allowed, limit - excess)
+            # A tighter limit takes more clones again: from the second time on, go ahead of them.
+            limit -= excess if attempt and not options.pin else 0
         if limit < 0:
             break
     if planned is None or planned.verdict is None:
-        raise not_kept(plan, planned, limit, budget_bytes)
+        raise not_kept(plan, limit, budget_bytes)
     raise broken(plan, planned)
 
 
@@ -123,7 +125,7 @@ def _spare(
 ) -> Planned:
     """What is done if the search finds nothing: the order as it is or the schedule of the least
     peak, whichever of them fits. These do not depend on the budget, so a budget that they are
-    recommended for is kept. Raises the refusal, of a pinned model with such a budget."""
+    recommended for is kept. Raises the refusal, with such a budget where one was planned for."""
     least_bytes = None
     for solution in _budgetless(plan, options):
         try:
@@ -134,9 +136,13 @@ def _spare(
             planned = _proven(plan, planned, budget_bytes, options)
             if planned.verdict is None or not planned.verdict.failures:
                 return planned
-        total = planned.predicted.total_bytes + RESERVE_BYTES
+        measured_bytes = planned.verdict.optimized.peak_bytes if planned.verdict else 0
+        taken_bytes = max(planned.predicted.total_bytes, measured_bytes, budget_bytes)
+        total = taken_bytes + RESERVE_BYTES
         least_bytes = total if least_bytes is None else min(total, least_bytes)
-    raise pinned(refusal, least_bytes) if options.pin else refusal
+    if options.pin:
+        raise pinned(refusal, least_bytes)
+    raise with_least(refusal, least_bytes) if least_bytes else refusal
 
 
 def _budgetless(plan: Plan, options: OptimizeOptions) -> Iterator[Solution]:
@@ -211,10 +217,10 @@ def _lower(
     trace = strict(problem, order)
     if options.pin:
         return _pinned(plan, replace(solution, steps=steps), trace, budget_bytes)
-    extra = len(order) - len(plan.graph.ops)
-    predicted = breakdown(plan.accounted, problem, order, trace, plan.accounted.nodes + extra)
-    metadata = _metadata(plan, budget_bytes, predicted, trace.time_ns, Mode.STRICT)
-    model = lower(plan.prepared.model, steps, trace, metadata)
+    model = lower(plan.prepared.model, steps, trace)
+    nodes = onnx_io.node_count(model.graph)
+    predicted = breakdown(plan.accounted, problem, order, trace, nodes)
+    describe(model, _metadata(plan, budget_bytes, predicted, trace.time_ns, Mode.STRICT))
     file = plan.prepared.folder / "lowered.onnx"
     onnx_io.write(model, file)
     onnx.checker.check_model(str(file), full_check=True)

@@ -13,10 +13,10 @@ from remat.pipeline import inspect, optimize
 ACCOUNT = Account(weights_bytes=100, inputs_bytes=7, overhead_bytes=1_000, fixed_bytes=201, nodes=4)
 
 
-def test_only_nodes_beside_the_first_are_charged() -> None:
+def test_only_nodes_beside_the_first_are_charged_and_more_than_the_average() -> None:
     assert ACCOUNT.overhead_for(3) == ACCOUNT.overhead_for(4) == 1_000
-    assert ACCOUNT.overhead_for(5) == 1_000 + 200  # 799 / 4, rounded up
-    assert ACCOUNT.overhead_for(8) == 1_000 + 799
+    assert ACCOUNT.overhead_for(5) == 1_000 + 250  # 5/4 of 799 / 4, rounded up
+    assert ACCOUNT.overhead_for(8) == 1_000 + 999  # 5/4 of 799, rounded up
 
 
 @pytest.mark.parametrize("nodes", [4, 5, 9])

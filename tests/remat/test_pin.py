@@ -378,7 +378,7 @@ def test_readers_are_gone_and_the_model_given_is_kept() -> None:
     made = _made(_split_model(20))
     scheduled = [Step(op) for op in (0, 1, 2, 3)]
     trace = strict(made.problem, (0, 1, 2, 3))
-    with_readers = lower(made.model, scheduled, trace, {})
+    with_readers = lower(made.model, scheduled, trace)
     assert any(node.op_type == "Identity" for node in with_readers.graph.node)
     arranged = arrange(made.model, scheduled, trace)
     before = arranged.SerializeToString(deterministic=True)
