@@ -4,6 +4,7 @@ A verb is a file in this folder that defines `command`; a new file is a new verb
 is imported here or at the top of a verb, so that `remat --help` answers at once.
 """
 
+import contextlib
 import importlib
 import os
 import pkgutil
@@ -20,15 +21,20 @@ import remat.cli
 from remat.cli.options import verbose_option, wants_traceback
 from remat.errors import ExitCode, InternalError, RematError, UsageError
 
-_HELPERS = frozenset({"main", "options", "paths", "progress"})
+_HELPERS = frozenset({"main", "options", "progress"})
 # 128 + the signal's number, as a shell reports a process that the signal ended.
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+HUNG_UP = 129
 TERMINATED = 143
 
 
 class Terminated(BaseException):
     """Somebody asked the process to end: unlike Ctrl-C, at once and without an answer."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("hung up" if number == signal.SIGHUP else "terminated")
+        self.number = number
 
 
 class Verbs(click.Group):
@@ -86,17 +92,22 @@ def group() -> None:
 def main() -> None:
     """Entry point of the `remat` script."""
     signal.signal(signal.SIGTERM, _terminate)
+    # A terminal that goes away asks for the same, unless it was told not to (nohup).
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _terminate)
     try:
         group.main(prog_name="remat")
-    except Terminated:
-        click.echo("terminated", err=True)
-        sys.exit(TERMINATED)
+    except Terminated as ended:
+        with contextlib.suppress(OSError):
+            click.echo(ended, err=True)
+        sys.exit(HUNG_UP if ended.number == signal.SIGHUP else TERMINATED)
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> None:
+def _terminate(number: int, _frame: FrameType | None) -> None:
     # Another one must not break off what the first one's way out cleans up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Terminated
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    raise Terminated(number)
 
 
 def _refused(error: OSError | MemoryError) -> UsageError:

@@ -20,7 +20,6 @@ from remat.cli.options import (
     seconds_option,
     stacked,
 )
-from remat.cli.paths import keep_apart
 from remat.cli.progress import shown
 from remat.options import ModelOptions, OptimizeOptions
 
@@ -78,10 +77,6 @@ def command(path: Path, options: OptimizeOptions, *, as_json: bool, quiet: bool)
     from remat.report_data import as_json as to_json
     from remat.report_optimize import optimization_text
 
-    keep_apart(
-        inputs=(path, options.model.inputs, options.costs),
-        outputs=(options.output, options.schedule),
-    )
     verbs = pipeline()
     with shown(quiet=quiet) as progress:
         model = replace(options.model, progress=progress)

@@ -18,7 +18,6 @@ from remat.cli.options import (
     stacked,
     verbose_option,
 )
-from remat.cli.paths import keep_apart
 from remat.cli.progress import shown
 from remat.options import ModelOptions
 
@@ -56,7 +55,6 @@ def command(
     from remat.report import profile_text
     from remat.report_data import as_json, profile_csv
 
-    keep_apart(inputs=(model, options.inputs), outputs=(output,))
     verbs = pipeline()
     with shown(quiet=quiet) as progress:
         found = verbs.profile(

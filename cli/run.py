@@ -14,7 +14,6 @@ from remat.cli.options import (
     packed,
     pipeline,
 )
-from remat.cli.paths import keep_apart, refuse_existing
 from remat.cli.progress import shown
 from remat.options import ModelOptions
 
@@ -47,10 +46,8 @@ def command(
     from remat.report import measurement_text
     from remat.report_data import as_json as to_json
 
-    keep_apart(inputs=(model, options.inputs), outputs=(outputs,))
-    refuse_existing(outputs, force=force)
     verbs = pipeline()
     with shown(quiet=quiet) as progress:
         given = replace(options, progress=progress)
-        measurement = verbs.run(model, given, repeat=repeat, outputs=outputs)
+        measurement = verbs.run(model, given, repeat=repeat, outputs=outputs, force=force)
     click.echo(to_json("run", measurement) if as_json else measurement_text(measurement))

@@ -26,6 +26,9 @@ NCHWC_DOMAIN = "com.microsoft.nchwc"
 INLINE_WEIGHTS_LIMIT_BYTES = 1 << 30
 WEIGHTS_SUFFIX = ".weights"
 MOST_ROUNDS = 4
+# A file and line of the runtime's sources, and the function there.
+_LOCATION = re.compile(r"/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)( const)? ")
+MOST_TEXT = 300
 
 
 def optimize_offline(payload: Payload) -> Payload:
@@ -169,8 +172,8 @@ def runtime_errors() -> tuple[type[BaseException], ...]:
 
 def first_line(error: BaseException) -> str:
     """The message without the runtime's code location."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= 300 else text[:297] + "..."
+    text = _LOCATION.sub("", " ".join(str(error).split())).rstrip(". ")
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]} [...]"
 
 
 def is_cpu_specific(model: onnx.ModelProto) -> bool:

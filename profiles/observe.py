@@ -53,13 +53,18 @@ def observe(payload: Payload) -> Payload:
     except runtime_errors() as error:
         raise BadModel(
             "R506",
-            f"the model does not run: {first_line(error)}",
+            f"the model does not run: {_with_own_names(first_line(error), model)}",
             place=str(payload["place"]),
-            fix="give inputs it accepts: --inputs inputs.npz (one array per graph input)",
+            fix="if that depends on its inputs, give them: --inputs x.npz (an array each), --dim",
         ) from None
     finally:
         copy.unlink(missing_ok=True)
     return result
+
+
+def _with_own_names(text: str, model: Path) -> str:
+    nodes = onnx.load_model(str(model), load_external_data=False).graph.node
+    return re.sub(NAME.format(r"(\d+)"), lambda found: nodes[int(found[1])].name or found[0], text)
 
 
 def _renamed(model: Path) -> tuple[Path, int]:

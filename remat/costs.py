@@ -88,8 +88,12 @@ def load(path: Path) -> CostTable:
         return CostTable(environment, {key: _op_cost(row) for key, row in data["ops"].items()})
     except OSError as error:
         raise _unreadable(path, error.strerror or "it cannot be opened") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _unreadable(path, f"it is malformed ({type(error).__name__}: {error})") from None
+    except KeyError as error:
+        raise _unreadable(path, f"it is malformed: there is no {error}") from None
+    except ValueError as error:
+        raise _unreadable(path, f"it is malformed: {error}") from None
+    except (TypeError, AttributeError, RecursionError):
+        raise _unreadable(path, "it is malformed: a part of it is of another kind") from None
 
 
 def _environment(row: dict[str, Any]) -> Environment:

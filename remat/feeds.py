@@ -159,6 +159,13 @@ def read(path: Path) -> dict[str, Array]:
         raise UsageError("R230", fact, place=str(path), fix=fix) from None
 
 
+def given_or_made(
+    arrays: Mapping[str, Array] | None, model: ModelProto, path: Path | None, seed: int
+) -> dict[str, Array]:
+    """What the caller gave in the file `path`, or what is made up where `arrays` is None."""
+    return make(model, seed) if arrays is None else fitting(arrays, model, path)
+
+
 def fitting(arrays: Mapping[str, Array], model: ModelProto, path: Path | None) -> dict[str, Array]:
     """The arrays that a model takes. Raises UsageError R231 where they do not fit it."""
     for info in caller_inputs(model):

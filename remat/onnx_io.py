@@ -51,8 +51,11 @@ def read(path: Path) -> ModelProto:
             place=str(path),
             fix="export the model again, or check the file with onnx.checker",
         ) from None
-    if not model.graph.node and not model.graph.output:
-        raise BadModel("R502", "not an ONNX model: it has no graph", place=str(path))
+    if not model.graph.output:
+        what = (
+            "the model has no outputs" if model.graph.node else "not an ONNX model: it has no graph"
+        )
+        raise BadModel("R502", what, place=str(path))
     _forget_negative_sizes(model)
     return model
 

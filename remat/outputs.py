@@ -1,7 +1,7 @@
 """Where results go: refused before any work where they could not, or must not, be written.
 
 A result is renamed to its place, so whatever lies there is gone: a regular file may be replaced
-if the caller says so, but an input never, and nothing that is no file (a device, a pipe).
+if the caller says so, but an input never, and nothing that is no file (a device, a pipe, a link).
 """
 
 import os
@@ -35,6 +35,10 @@ def check_output(output: Path, taken: Iterable[Path], *, force: bool) -> None:
 
 
 def _check_target(output: Path, taken: Iterable[Path], *, force: bool) -> None:
+    if output.is_symlink():
+        fact = "the output is a symbolic link, which would be replaced by a file"
+        fix = f"name the file itself: {os.path.realpath(output)}"
+        raise UsageError("R205", fact, place=str(output), fix=fix)
     if output.is_dir():
         raise UsageError("R205", "the output is a directory", place=str(output))
     if output.exists() and not output.is_file():
@@ -51,7 +55,8 @@ def _check_target(output: Path, taken: Iterable[Path], *, force: bool) -> None:
 def _same(one: Path, other: Path) -> bool:
     if one.exists() and other.exists():
         return one.samefile(other)
-    return one.resolve() == other.resolve()
+    # Unlike Path.resolve, realpath bears links that go round in a circle.
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def _check_folder(folder: Path) -> None:

@@ -25,9 +25,13 @@ from remat.runtime import check_family, recorded_mode, recorded_threads
 from remat.scheduler.auto import least_budget
 from remat.scheduler.bounds import needed
 from remat.simulate import holders
-from remat.units import parse_size
+from remat.units import format_bytes, parse_size
 from remat.verify import Match, Promise, Tolerance, Trial, decide, run_trial
 from remat.within import plan_within
+
+# Another machine's workspace may be smaller by so much; a table that tells less is wrong.
+UNTOLD_BYTES = 1 << 20
+UNTOLD_PARTS = 4
 
 
 def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
@@ -196,8 +200,22 @@ def _plan(
     options.progress("profile", 1, 2)
     require_slots(costing.graph, costing.costs)
     plan = make_plan(prepared, costing.graph, costing.costs, options.threads)
+    if table:
+        _require_truth(plan)
     options.progress("profile", 2, 2)
     return plan
+
+
+def _require_truth(plan: Plan) -> None:
+    """A table that says too little would make what fits look impossible. Raises UsageError R224."""
+    told_bytes, taken_bytes = plan.base_trace.peak_bytes, plan.base.run_bytes
+    if taken_bytes - told_bytes > UNTOLD_BYTES + taken_bytes // UNTOLD_PARTS:
+        fact = (
+            f"by the cost table a run of the model as it is takes {format_bytes(told_bytes)} of "
+            f"tensors and workspace; it takes {format_bytes(taken_bytes)}"
+        )
+        fix = "make a new one: `remat profile MODEL -o costs.json`"
+        raise UsageError("R224", fact, place=str(plan.prepared.source), fix=fix)
 
 
 def _beside(model: Path) -> Path:
@@ -263,21 +281,23 @@ def _budget(mem: str, written: dict[str, str], place: Path) -> int:
     return size.resolve(int(written.get("as_is_bytes", 0)))
 
 
-def run(model: Path, options: ModelOptions, *, repeat: int, outputs: Path | None) -> Measurement:
+def run(
+    model: Path, options: ModelOptions, *, repeat: int, outputs: Path | None, force: bool
+) -> Measurement:
     """Run a model as its schedule needs, measured; `outputs` (an .npz) gets what it computes."""
     proto = onnx_io.read(model)
     if outputs is not None:
-        # Whether it may be replaced is settled before this.
-        check_output(outputs, _inputs(model, options), force=True)
+        check_output(outputs, _inputs(model, options), force=force)
     written = notes(proto)
     check_family(written, model)
     with work_folder(_beside(model), model) as folder:
         stored, inputs = folder / "outputs.npz", folder / "feeds.npz"
-        arrays = feeds.read(options.inputs) if options.inputs else {}
-        feeds.give_ranks(arrays, proto)
-        onnx_io.bind(proto, feeds.bind_from(arrays, proto) | dict(options.dims), str(model))
-        made = feeds.fitting(arrays, proto, options.inputs) if arrays else None
-        feeds.save(made if made is not None else feeds.make(proto, options.seed), inputs)
+        arrays = feeds.read(options.inputs) if options.inputs else None
+        feeds.give_ranks(arrays or {}, proto)
+        dims = feeds.bind_from(arrays or {}, proto) | dict(options.dims)
+        onnx_io.bind(proto, dims, str(model))
+        given = feeds.given_or_made(arrays, proto, options.inputs, options.seed)
+        feeds.save(given, inputs)
         threads = recorded_threads(written, options.threads)
         trial = Trial(model, recorded_mode(written), inputs, threads, repeat, stored)
         measured = run_trial(trial)

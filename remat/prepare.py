@@ -79,8 +79,7 @@ def prepare(source: Path, options: ModelOptions, folder: Path) -> Prepared:
     unbound.CopyFrom(original)
     onnx_io.bind(original, dims, str(source))
     original = onnx_io.sort_nodes(original)
-    made = feeds.make(original, options.seed) if arrays is None else None
-    given = made if made is not None else feeds.fitting(arrays or {}, original, options.inputs)
+    given = feeds.given_or_made(arrays, original, options.inputs, options.seed)
     feeds.save(given, folder / "feeds.npz")
     options.progress("optimize", 0, 1)
     bound, left_dynamic = _optimized(original, unbound, source, options, folder)

@@ -42,10 +42,10 @@ class Fake(ModuleType):
         return samples.BAD if optimized.name == "bad.onnx" else samples.GOOD
 
     def run(
-        self, model: Path, options: ModelOptions, *, repeat: int, outputs: Path | None
+        self, model: Path, options: ModelOptions, *, repeat: int, outputs: Path | None, force: bool
     ) -> Measurement:
         """As `remat.pipeline.run`."""
-        self._note("run", model=model, options=options, repeat=repeat, outputs=outputs)
+        self._note("run", model=model, options=options, repeat=repeat, outputs=outputs, force=force)
         return samples.OPTIMIZED
 
     def _note(self, verb: str, **arguments: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from remat.cli.main import INTERRUPTED, PIPE_CLOSED, TERMINATED, group
+from remat.cli.main import HUNG_UP, INTERRUPTED, PIPE_CLOSED, TERMINATED, group
 from remat.errors import ExitCode
 from tests.cli_runner import invoke
 from tests.source_files import ROOT
@@ -57,7 +57,7 @@ def test_exit_codes_are_all_listed() -> None:
     listed = {
         int(code) for code in re.findall(r"^\| (\d+) \|", _section("Exit codes"), re.MULTILINE)
     }
-    assert listed == {*ExitCode, INTERRUPTED, PIPE_CLOSED, TERMINATED}
+    assert listed == {*ExitCode, HUNG_UP, INTERRUPTED, PIPE_CLOSED, TERMINATED}
 
 
 def test_options_it_names_exist() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from remat.errors import ExitCode
 from tests.cli_runner import invoke
@@ -47,7 +48,9 @@ def test_5_a_model_that_is_none(verb: str, kind: str, tmp_path: Path) -> None:
     assert "bad.onnx" in _fails(ExitCode.BAD_MODEL, verb, bad, *more)
 
 
-@pytest.mark.parametrize("kind", ["missing", "text", "one array", "another name", "another shape"])
+@pytest.mark.parametrize(
+    "kind", ["missing", "text", "one array", "empty", "another name", "another shape"]
+)
 def test_2_inputs_that_do_not_fit(kind: str, model: Path, tmp_path: Path) -> None:
     inputs = tmp_path / "x.npz"
     if kind == "text":
@@ -57,6 +60,8 @@ def test_2_inputs_that_do_not_fit(kind: str, model: Path, tmp_path: Path) -> Non
             np.save(stream, np.zeros(3, np.float32))
     elif kind == "another name":
         np.savez(inputs, nothing=np.zeros(3, np.float32))
+    elif kind == "empty":
+        np.savez(inputs)
     elif kind == "another shape":
         np.savez(inputs, queries=np.zeros(3, np.float32), points=np.zeros(3, np.float32))
     assert "x.npz" in _fails(ExitCode.USAGE, "run", model, "--inputs", inputs)
@@ -81,6 +86,21 @@ def test_2_an_input_is_never_overwritten(option: str, force: list[str], model: P
     for target in (model, other):
         _fails(ExitCode.USAGE, "optimize", model, "--mem", "60%", option, target, *force)
     assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+@pytest.mark.parametrize("target", ["precious", "nowhere"])
+def test_2_a_link_is_no_place_for_an_output(
+    target: str, force: list[str], model: Path, tmp_path: Path
+) -> None:
+    there, link = tmp_path / target, tmp_path / "link.onnx"
+    if target == "precious":
+        there.write_text("precious")
+    link.symlink_to(there)
+    error = _fails(ExitCode.USAGE, "optimize", model, "--mem", "60%", "-o", link, *force)
+    assert str(there) in error
+    assert link.is_symlink()
+    assert not there.exists() or there.read_text() == "precious"
 
 
 def test_2_inputs_and_costs_are_inputs_too(model: Path, tmp_path: Path) -> None:
@@ -210,3 +230,28 @@ def test_2_dimensions_that_no_machine_holds(verb: str, size: str) -> None:
     error = _fails(ExitCode.USAGE, verb, dynamic, "--dim", f"batch={size}", *others)
     assert len(error) < 400
     assert ("R232" if len(size) < 20 and int(size) < 2**63 else "R212") in error
+
+
+def test_5_a_model_without_outputs_computes_nothing(tmp_path: Path) -> None:
+    model = onnx.load(SAMPLE)
+    del model.graph.output[:]
+    onnx.save(model, tmp_path / "m.onnx")
+    assert "no outputs" in _fails(ExitCode.BAD_MODEL, "inspect", tmp_path / "m.onnx")
+
+
+def test_5_an_op_that_fails_is_named_as_the_model_names_it(tmp_path: Path) -> None:
+    given = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [6]),
+        helper.make_tensor_value_info("s", TensorProto.INT64, [2]),
+    ]
+    node = helper.make_node("Reshape", ["x", "s"], ["y"], name="fold")
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", "b"])
+    opsets = [helper.make_opsetid("", 17)]
+    graph = helper.make_graph([node], "g", given, [output])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=np.zeros(6, np.float32), s=np.array([4, 5]))
+    error = _fails(
+        ExitCode.BAD_MODEL, "inspect", tmp_path / "m.onnx", "--inputs", tmp_path / "x.npz"
+    )
+    assert "'fold'" in error
+    assert "R506" in error

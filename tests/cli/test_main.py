@@ -174,9 +174,16 @@ def test_ctrl_c_in_a_process_of_its_own_is_one_line(root: Path) -> None:
     assert (finished.returncode, finished.stdout, finished.stderr) == (130, "", "interrupted\n")
 
 
-@pytest.mark.parametrize("seconds", [1.5, 4.0])
-def test_143_a_process_that_is_terminated_leaves_nothing_behind(
-    seconds: float, models: Path, tmp_path: Path, root: Path
+@pytest.mark.parametrize(
+    ("seconds", "number", "code", "text"),
+    [
+        (1.5, signal.SIGTERM, 143, "terminated\n"),
+        (4.0, signal.SIGTERM, 143, "terminated\n"),
+        (2.0, signal.SIGHUP, 129, "hung up\n"),
+    ],
+)
+def test_143_129_a_process_that_is_told_to_end_leaves_nothing_behind(
+    seconds: float, number: int, code: int, text: str, models: Path, tmp_path: Path, root: Path
 ) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
@@ -193,9 +200,9 @@ def test_143_a_process_that_is_terminated_leaves_nothing_behind(
         time.sleep(0.05)
     assert list(folder.iterdir())
     time.sleep(seconds)
-    process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=60) == ("", "terminated\n")
-    assert process.returncode == 143
+    process.send_signal(number)
+    assert process.communicate(timeout=60) == ("", text)
+    assert process.returncode == code
     assert list(folder.iterdir()) == []
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from remat.costs import MOST, CostTable, Environment, OpCost, dumps, load
 from remat.errors import UsageError
+from remat.options import ModelOptions, OptimizeOptions
+from remat.pipeline import optimize, profile
 
 COST = OpCost("Relu", 5, 1, 64, (-1,), ((0,),))
 TABLE = CostTable(Environment("onnxruntime 1", "CPU", 2, "a CPU", "malloc"), {"s": COST})
@@ -48,3 +50,21 @@ def test_an_environment_that_is_none_is_refused(tmp_path: Path) -> None:
     path.write_text("[" * 100_000)
     with pytest.raises(UsageError, match="R220"):
         load(path)
+
+
+def test_a_table_that_tells_too_little_proves_nothing(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REMAT_CACHE_DIR", str(tmp_path))
+    source, costs = models / "branches.onnx", tmp_path / "c.json"
+    model = ModelOptions(threads=1, repeats=1)
+    profile(source, model, output=costs, force=False)
+    wanted = OptimizeOptions("50%", model, costs=costs, time_limit_s=2.0, verify=False, check=True)
+    assert optimize(source, wanted).predicted.total_bytes > 0
+    data = json.loads(costs.read_text())
+    for cost in data["ops"].values():
+        # As if every op wrote into its first input.
+        cost["alias"] = [0] * len(cost["alias"])
+    costs.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match="R224"):
+        optimize(source, wanted)
