@@ -2,7 +2,7 @@
 
 from remat.budget import RESERVE_BYTES
 from remat.errors import CheckFailed, Infeasible, NoAnswer
-from remat.plan import Plan, Planned, least_total
+from remat.plan import Plan, Planned, least_total, total_of
 from remat.schedule import Solution
 from remat.units import format_bytes, format_mem_argument
 
@@ -52,8 +52,8 @@ def not_kept(plan: Plan, limit: int, budget_bytes: int) -> NoAnswer:
 
 
 def _enough(plan: Plan, solution: Solution, budget_bytes: int) -> str:
-    least_bytes = min(solution.least_bytes, plan.base_trace.peak_bytes)
-    return _use(max(least_total(plan, least_bytes), budget_bytes + RESERVE_BYTES))
+    steps = solution.least_steps or range(len(plan.graph.ops))
+    return _use(max(total_of(plan, steps), budget_bytes + RESERVE_BYTES))
 
 
 def _use(least_bytes: int) -> str:

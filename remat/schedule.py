@@ -47,9 +47,10 @@ class Solution:
     """A solver's answer; `steps` is empty unless the status is OPTIMAL or FEASIBLE.
 
     `lower_bound_ns` bounds the time of every schedule within the limit, as far as
-    `bound_kind` says. `least_bytes` is the least peak found by any schedule seen on the way
-    (useful when nothing fits), `needed_bytes` a proven lower bound on every schedule's peak,
-    `needed_by` the op that needs it. `interrupted` says that a limit or Ctrl-C cut the search.
+    `bound_kind` says. `least_bytes` is the least peak found by any schedule seen on the way,
+    `least_steps` that schedule's ops (useful when nothing fits), `needed_bytes` a proven lower
+    bound on every schedule's peak, `needed_by` the op that needs it. `interrupted` says that a
+    limit or Ctrl-C cut the search.
     """
 
     status: Status
@@ -63,3 +64,4 @@ class Solution:
     needed_by: int
     found_by: str
     interrupted: bool = False
+    least_steps: tuple[int, ...] = ()

@@ -271,4 +271,5 @@ def _solution(search: Search, needs: _Needs, infeasible: bool, interrupted: bool
         needed_by=needs.op,
         found_by=search.found_by,
         interrupted=interrupted,
+        least_steps=search.least_steps,
     )

@@ -96,3 +96,18 @@ def test_a_pinned_model_has_a_spare_schedule_that_needs_no_search(
     strict = invoke("optimize", str(model), *arguments, "--check")
     assert strict.exit_code == exit_code
     assert "--pin" not in strict.stderr
+
+
+@pytest.mark.parametrize("name", ["control_flow", "cnn_train", "quantized"])
+@pytest.mark.parametrize("mem", ["1KB", "70%", "20%"])
+def test_what_a_proven_refusal_advises_is_kept(name: str, mem: str, model: Path) -> None:
+    path = str(model.with_name(f"{name}.onnx"))
+    options = ["--threads", "1", "--repeats", "1", "--time-limit", "3", "--check"]
+    result = invoke("optimize", path, "--mem", mem, *options)
+    if result.exit_code == 0:
+        return
+    assert result.exit_code == ExitCode.INFEASIBLE
+    found = re.search(r"use --mem (\w+)\n|runs with --mem (\w+)\n", result.stderr)
+    assert found is not None, result.stderr
+    advised = invoke("optimize", path, "--mem", found[1] or found[2], *options)
+    assert advised.exit_code == 0, advised.stderr
