@@ -7,10 +7,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from onnx import ModelProto
+
 from remat import costs as cost_tables
 from remat import feeds, onnx_io
 from remat.build import require_slots
-from remat.errors import UsageError
+from remat.errors import BadModel, UsageError
 from remat.files import write_text
 from remat.lower import notes
 from remat.options import SEARCH_SECONDS, ModelOptions, OptimizeOptions, VerifyOptions
@@ -238,6 +240,7 @@ def verify(original: Path, optimized: Path, options: VerifyOptions) -> Verdict:
         raise UsageError("R209", fact, place=str(optimized), fix="give one: --mem 4GB")
     with work_folder(_beside(original), original) as folder:
         prepared = prepare(original, model_options, folder)
+        _require_same_inputs(prepared.model, candidate, optimized)
         inputs, outputs = prepared.feeds, folder / "reference.npz"
         plain = Trial(prepared.bound, Mode.DEFAULT, inputs, threads, options.repeats)
         ours = Trial(optimized, recorded_mode(written), inputs, threads, options.repeats)
@@ -259,6 +262,15 @@ def verify(original: Path, optimized: Path, options: VerifyOptions) -> Verdict:
             enforce_bytes=budget if options.enforce else 0,
         )
         return decide(match, options.model.progress)
+
+
+def _require_same_inputs(original: ModelProto, candidate: ModelProto, place: Path) -> None:
+    """Both models run on the same arrays. Raises BadModel R516 where they cannot."""
+    pair = [[one.name for one in onnx_io.caller_inputs(model)] for model in (original, candidate)]
+    if sorted(pair[0]) != sorted(pair[1]):
+        wanted, got = (", ".join(names) or "none" for names in pair)
+        fact = f"the models take different inputs: the original {wanted}; this one {got}"
+        raise BadModel("R516", fact, place=str(place), fix="name the model that it was made from")
 
 
 def _as_recorded(options: ModelOptions, written: dict[str, str]) -> ModelOptions:
