@@ -18,11 +18,9 @@ def optimization_text(optimization: Optimization) -> str:
         *breakdown_facts(optimization.predicted),
         ("time", _time(optimization)),
         ("recomputed", _recomputed(optimization)),
-        (
-            "search",
-            f"{optimization.status}, found by {optimization.found_by} {_seconds(optimization)}",
-        ),
+        ("search", f"{optimization.status}, found by {optimization.found_by}"),
         ("proven", _proven(optimization)),
+        ("took", f"{optimization.seconds:.1f} s in all, with profiling and measuring"),
     ]
     parts = [named(facts), *_notes(optimization), *_measured(optimization.verdict)]
     return "\n".join([*parts, *_session_options(optimization)])
@@ -46,10 +44,6 @@ def _time(optimization: Optimization) -> str:
 
 def _recomputed(optimization: Optimization) -> str:
     return f"{optimization.recomputed_ops} times, in a model of {optimization.ops} ops"
-
-
-def _seconds(optimization: Optimization) -> str:
-    return f"in {optimization.seconds:.1f} s"
 
 
 def _proven(optimization: Optimization) -> str:
