@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from types import FrameType
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -52,10 +52,19 @@ class Verbs(click.Group):
         found: click.Command = importlib.import_module(f"remat.cli.{cmd_name}").command
         return found
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does it; mistakes are shown as all others are."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise _coded(error) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; what it raises is shown on stderr and becomes the exit code."""
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            raise _coded(error) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except RematError as error:
@@ -76,6 +85,24 @@ class Verbs(click.Group):
             _show_traceback_if_wanted(ctx)
             click.echo(_our_fault(error).render(), err=True)
             ctx.exit(ExitCode.INTERNAL)
+
+
+class Misspelt(click.UsageError):
+    """A command line that click refuses."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """One line with a code, and where to look."""
+        fact = self.format_message().rstrip(".")
+        path = self.ctx.command_path if self.ctx else "remat"
+        error = UsageError("R217", fact[:1].lower() + fact[1:], fix=f"see {path} --help")
+        click.echo(error.render(), err=True)
+
+
+def _coded(error: click.UsageError) -> click.UsageError:
+    # A command without arguments shows its help.
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        return error
+    return Misspelt(error.format_message(), error.ctx)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})

@@ -16,8 +16,10 @@ from remat.schedule import Trace
 
 # Resident pages are counted in batches per thread, so a high-water mark wavers by this much.
 GRAIN_BYTES = 64 << 10
-# What a budget named by us has to spare: the bookkeeping is measured anew each time.
-RESERVE_BYTES = 2 * GRAIN_BYTES
+# What "as it is" has to spare: the bookkeeping is measured anew each time.
+RESERVE_BYTES = 4 * GRAIN_BYTES
+# What a budget that we recommend has: the heaps that small tensors lie in differ by as much.
+ADVISED_BYTES = 512 << 10
 # A limit leaves room for this many clones, so that a few of them do not change it.
 CLONES_PERCENT = 3
 LEAST_CLONES = 2
@@ -59,10 +61,6 @@ class Account:
     def total_for(self, limit_bytes: int, nodes: int) -> int:
         """The least budget whose `limit` is `limit_bytes`."""
         return limit_bytes + self.weights_bytes + self.overhead_for(nodes)
-
-    def budget_for(self, limit_bytes: int) -> int:
-        """A budget to recommend for such a limit: a few clones and `RESERVE_BYTES` more."""
-        return self.total_for(limit_bytes, self.nodes_with_few_clones) + RESERVE_BYTES
 
 
 def account(

@@ -18,7 +18,7 @@ from remat.lower import notes
 from remat.options import SEARCH_SECONDS, ModelOptions, OptimizeOptions, VerifyOptions
 from remat.outcome import optimization, schedule_file, weights_of, write_files
 from remat.outputs import check_output, files_of
-from remat.plan import Plan, least_total, make_plan, total_of
+from remat.plan import Plan, make_plan, total_of
 from remat.prepare import Prepared, prepare, work_folder
 from remat.profiles import cpu
 from remat.profiles.session import Mode, thread_count
@@ -40,7 +40,7 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
     """What a model takes as it is, and the least that any schedule of it could."""
     with work_folder(_beside(model), model) as folder:
         plan = _plan(model, options, None, folder)
-        problem, trace = plan.problem, plan.base_trace
+        problem = plan.problem
         _, proven, steps = least_budget(problem, seed=options.seed, time_limit_s=SEARCH_SECONDS)
         _, needed_by = needed(problem)
         peak_op, held = _at_peak(plan, top)
@@ -55,7 +55,7 @@ def inspect(model: Path, options: ModelOptions, *, top: int = 10) -> Inspection:
             activations_bytes=sum(tensor.nbytes for tensor in plan.graph.tensors.values()),
             as_is=as_is,
             peak_op=peak_op,
-            least_found_bytes=min(total_of(plan, steps), least_total(plan, trace.peak_bytes)),
+            least_found_bytes=min(total_of(plan, steps), as_is.total_bytes),
             least_proven_bytes=plan.accounted.total_for(proven, plan.accounted.nodes),
             needed_by=problem.op_names[needed_by] if needed_by >= 0 else "",
             holders=held,

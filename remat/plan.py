@@ -8,7 +8,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from remat import onnx_io
-from remat.budget import RESERVE_BYTES, Account, account, breakdown
+from remat.budget import ADVISED_BYTES, RESERVE_BYTES, Account, account, breakdown
 from remat.build import build_problem
 from remat.costs import CostTable
 from remat.graph import Graph
@@ -94,14 +94,9 @@ def make_plan(prepared: Prepared, graph: Graph, costs: CostTable, threads: int) 
     )
 
 
-def least_total(plan: Plan, least_bytes: int) -> int:
-    """The budget that a schedule of that peak needs, with few clones."""
-    return plan.accounted.budget_for(least_bytes)
-
-
 def total_of(plan: Plan, steps: Sequence[int]) -> int:
-    """The budget that a schedule needs: what is predicted, with the nodes that it is lowered to,
-    or what runs of it take, if that is more."""
+    """The budget to recommend for a schedule: what is predicted, counted with the nodes that it is
+    lowered to, or what runs of it take, if that is more."""
     order = run_order(plan.problem, steps)
     trace = strict(plan.problem, order)
     lowered = lower(plan.prepared.model, [Step(op) for op in order], trace)
@@ -110,7 +105,7 @@ def total_of(plan: Plan, steps: Sequence[int]) -> int:
     predicted_bytes = plan.accounted.total_for(trace.peak_bytes, nodes)
     file = plan.prepared.folder / "least.onnx"
     onnx_io.write(lowered, file)
-    return max(predicted_bytes, _highest_peak(plan, file)) + RESERVE_BYTES
+    return max(predicted_bytes, _highest_peak(plan, file)) + ADVISED_BYTES
 
 
 def _highest_peak(plan: Plan, file: Path) -> int:

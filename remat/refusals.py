@@ -1,8 +1,8 @@
 """Why no schedule is answered with, and what to ask for instead."""
 
-from remat.budget import RESERVE_BYTES
+from remat.budget import ADVISED_BYTES
 from remat.errors import CheckFailed, Infeasible, NoAnswer
-from remat.plan import Plan, Planned, least_total, total_of
+from remat.plan import Plan, Planned, total_of
 from remat.schedule import Solution
 from remat.units import format_bytes, format_mem_argument
 
@@ -53,7 +53,7 @@ def not_kept(plan: Plan, limit: int, budget_bytes: int) -> NoAnswer:
 
 def _enough(plan: Plan, solution: Solution, budget_bytes: int) -> str:
     steps = solution.least_steps or range(len(plan.graph.ops))
-    return _use(max(total_of(plan, steps), budget_bytes + RESERVE_BYTES))
+    return _use(max(total_of(plan, steps), budget_bytes + ADVISED_BYTES))
 
 
 def _use(least_bytes: int) -> str:
@@ -74,7 +74,7 @@ def nothing_left(plan: Plan, budget_bytes: int) -> Infeasible:
         f"{format_bytes(plan.graph.weights_bytes)} and the session itself "
         f"{format_bytes(plan.accounted.overhead_bytes)}"
     )
-    enough = least_total(plan, plan.base_trace.peak_bytes)
+    enough = plan.as_is.total_bytes + ADVISED_BYTES
     fix = f"the model as it is runs with --mem {format_mem_argument(enough)}"
     return Infeasible("R302", fact, place=str(plan.prepared.source), fix=fix)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 import onnx
 
 from remat import onnx_io
-from remat.budget import RESERVE_BYTES, breakdown
+from remat.budget import ADVISED_BYTES, RESERVE_BYTES, breakdown
 from remat.check import check
 from remat.errors import Infeasible, InternalError, NoAnswer
 from remat.lower import arrange, describe, lower
@@ -138,7 +138,7 @@ def _spare(
                 return planned
         measured_bytes = planned.verdict.optimized.peak_bytes if planned.verdict else 0
         taken_bytes = max(planned.predicted.total_bytes, measured_bytes, budget_bytes)
-        total = taken_bytes + RESERVE_BYTES
+        total = taken_bytes + ADVISED_BYTES
         least_bytes = total if least_bytes is None else min(total, least_bytes)
     if options.pin:
         raise pinned(refusal, least_bytes)

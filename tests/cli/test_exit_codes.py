@@ -177,3 +177,24 @@ def test_2_a_removed_onnx_runtime_is_not_one(
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
     assert "R200" in invoke("inspect", "m.onnx").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (["nix"], "no such command 'nix'"),
+        (["--nix"], "no such option '--nix'"),
+        (["optimize"], "missing argument 'MODEL'"),
+        (["optimize", "m.onnx"], "missing option '--mem'"),
+        (["run", "m.onnx", "--repeat", "0"], "0 is not in the range x>=1"),
+    ],
+)
+def test_2_a_command_line_that_cannot_be_read_is_one_line_with_a_code(
+    arguments: list[str], fact: str
+) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == ExitCode.USAGE
+    error, advice = result.stderr.splitlines()
+    assert error.startswith("error[R217]: ")
+    assert error.endswith(fact)
+    assert re.fullmatch(r"  help: see remat( \w+)? --help", advice)

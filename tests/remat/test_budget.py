@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 
-from remat.budget import LEAST_CLONES, Account
+from remat.budget import Account
 from remat.onnx_io import node_count
 from remat.options import ModelOptions, OptimizeOptions
 from remat.pipeline import inspect, optimize
@@ -23,7 +23,6 @@ def test_only_nodes_beside_the_first_are_charged_and_more_than_the_average() -> 
 def test_a_limit_and_its_budget_are_inverse(nodes: int) -> None:
     total_bytes = ACCOUNT.total_for(50, nodes)
     assert ACCOUNT.limit(total_bytes, nodes) == 50
-    assert ACCOUNT.budget_for(50) > ACCOUNT.total_for(50, 4 + LEAST_CLONES)
 
 
 def test_nodes_of_branches_are_counted() -> None:
