@@ -237,12 +237,12 @@ def _runs(model: Path, mode: Mode) -> list[list[bytes]]:
 
 
 @pytest.mark.usefixtures("cache")
-@pytest.mark.parametrize(("mem", "pin"), [("95%", False), ("110%", True)])
+@pytest.mark.parametrize(("mem", "pin"), [("90%", False), ("110%", True)])
 def test_optimize_keeps_the_order_and_every_bit(mem: str, pin: bool, tmp_path: Path) -> None:
     source = _tempting(tmp_path)
     result = optimize(source, _options(tmp_path, mem, pin=pin))
     # What doing b first would have saved is saved by recomputation.
-    assert (result.recomputed_ops > 0) == (mem == "95%")
+    assert (result.recomputed_ops > 0) == (mem == "90%")
     assert result.verdict is not None
     assert all(one.bitwise for one in result.verdict.outputs)
     wanted = _runs(_reference(source), Mode.STRICT)
@@ -259,7 +259,7 @@ def test_without_the_order_the_outputs_would_differ(
     source = _tempting(tmp_path)
     monkeypatch.setattr("remat.plan.ordered_ops", lambda _graph, _costs: ())
     with pytest.raises(CheckFailed, match="differs"):
-        optimize(source, _options(tmp_path, "95%", pin=False))
+        optimize(source, _options(tmp_path, "90%", pin=False))
     assert list(tmp_path.glob("*.onnx")) == [source]
 
 
