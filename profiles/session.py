@@ -12,6 +12,7 @@ default  What a caller gets who sets nothing but the thread count.
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -79,9 +80,21 @@ def session_options(mode: Mode, threads: int) -> ort.SessionOptions:
 def open_pooled(model: Path | str, options: ort.SessionOptions) -> Any:
     """`open_session` on the page pool where it was built (`remat.page_pool`), unless the options
     ask for the runtime's own arena."""
-    if not options.enable_cpu_mem_arena:
-        page_pool.use(options)
-    return open_session(model, options)
+    if options.enable_cpu_mem_arena:
+        return open_session(model, options)
+    page_pool.use(options)
+    session = open_session(model, options)
+    page_pool.allow(left_over_bytes(session.get_modelmeta().custom_metadata_map))
+    return session
+
+
+def left_over_bytes(metadata: Mapping[str, str]) -> int:
+    """Half of what a model's budget has beyond its predicted peak; the rest is for the error."""
+    budget = metadata.get("remat.budget_bytes", "0")
+    predicted = metadata.get("remat.predicted_peak_bytes", "0")
+    if not (budget.isdecimal() and predicted.isdecimal()):
+        return 0
+    return max(0, int(budget) - int(predicted)) // 2
 
 
 def open_session(model: Path | str, options: ort.SessionOptions) -> Any:

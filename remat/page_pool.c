@@ -5,7 +5,9 @@
  * to 1.4 to 4 times the peak. This pool keeps freed pages and, where no free run of pages is long
  * enough, gathers pages from several runs under new addresses (mremap): only page tables change,
  * nothing is cleared or copied. It asks the system for pages only when fewer are free than
- * needed, so pages held = the highest number of pages in use.
+ * needed, so pages held = the highest number of pages in use. A move costs tens to hundreds of
+ * microseconds, as all processors must forget the old addresses, so what a caller allows beyond
+ * that peak is taken from the system instead.
  *
  * It is a custom op library without ops: a session that registers it and sets
  * session.use_env_allocators=1 allocates from here, in any language.
@@ -41,7 +43,7 @@ typedef struct {
 } Runs;
 
 static Runs free_runs, used_runs;
-static size_t held_bytes, free_bytes, moved_bytes;
+static size_t held_bytes, free_bytes, moved_bytes, highest_bytes, allowed_bytes;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The index of the first run that starts at `start` or later. */
@@ -155,12 +157,14 @@ static size_t gather(char *target, size_t bytes) {
   return moved;
 }
 
-/* New addresses, filled with free pages as far as these go. */
+/* New addresses, filled with free pages as far as these go, unless the pool may grow. */
 static char *take_gathered(size_t bytes) {
   char *start =
       mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) return NULL;
   held_bytes += bytes;
+  size_t used = held_bytes - free_bytes;
+  if (held_bytes <= (used > highest_bytes ? used : highest_bytes) + allowed_bytes) return start;
   size_t moved = gather(start, bytes);
   /* Where the kernel refused a move, pages that wait unused would make the pool larger than
    * what is in use: they go back. */
@@ -192,6 +196,7 @@ static void *take(size_t bytes) {
   if (reserve(&used_runs, 1) && reserve(&free_runs, used_runs.count + 3)) {
     start = take_whole(rounded);
     if (!start) start = take_gathered(rounded);
+    if (held_bytes - free_bytes > highest_bytes) highest_bytes = held_bytes - free_bytes;
     if (start) insert(&used_runs, position(&used_runs, start), (Run){start, rounded});
   }
   pthread_mutex_unlock(&lock);
@@ -222,10 +227,18 @@ void remat_page_pool_statistics(size_t statistics[4]) {
   pthread_mutex_unlock(&lock);
 }
 
+/* From now on the pool may hold `bytes` more than the highest number in use. */
+void remat_page_pool_allow(size_t bytes) {
+  pthread_mutex_lock(&lock);
+  allowed_bytes = bytes;
+  pthread_mutex_unlock(&lock);
+}
+
 /* Gives all free pages back to the system. */
 void remat_page_pool_trim(void) {
   pthread_mutex_lock(&lock);
   for (size_t i = free_runs.count; i-- > 0;) unmap(i);
+  highest_bytes = held_bytes - free_bytes;
   pthread_mutex_unlock(&lock);
 }
 

@@ -54,6 +54,13 @@ def statistics() -> Statistics:
     return Statistics(*numbers)
 
 
+def allow(more_bytes: int) -> None:
+    """From now on the pool may hold so much more than the peak of what is in use (0 at first): it
+    then moves fewer pages. There is one pool in a process, so the last allowance counts."""
+    if (native := _native()) is not None:
+        native.remat_page_pool_allow(ctypes.c_size_t(more_bytes))
+
+
 def trim() -> None:
     """Give the pages that no tensor uses back to the system; the next run maps them anew."""
     if (native := _native()) is not None:

@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import helper
 
 from remat import feeds, page_pool
 from remat.onnx_io import read
-from remat.profiles.session import Mode
+from remat.profiles.session import Mode, left_over_bytes, open_session, session_options
 from remat.verify import Trial, run_trial
 from tests.page_pool_runs import PAGE_BYTES, Native
 
@@ -63,6 +65,37 @@ def test_pages_are_gathered_where_no_run_is_long_enough(native: Native) -> None:
     assert after.moved_bytes - before == 500 * PAGE_BYTES
     for block in (*blocks[1::2], large):
         native.check_and_free(*block)
+
+
+def test_what_is_allowed_beyond_the_peak_is_not_gathered(native: Native) -> None:
+    before = page_pool.statistics().moved_bytes
+    page_pool.allow(200 * PAGE_BYTES)
+    try:
+        blocks = [native.take_and_fill(100, number) for number in range(10)]
+        for block in blocks[::2]:
+            native.check_and_free(*block)
+        for pages in (150, 300):
+            blocks.append(native.take_and_fill(pages, 7))
+            held = page_pool.statistics()
+            assert held.held_bytes <= (1000 + 200) * PAGE_BYTES
+            assert (held.moved_bytes > before) == (pages == 300)
+        for block in (*blocks[1:10:2], *blocks[10:]):
+            native.check_and_free(*block)
+    finally:
+        page_pool.allow(0)
+
+
+def test_a_model_allows_half_of_what_its_budget_leaves(tmp_path: Path) -> None:
+    model = onnx.load(SAMPLES / "knn.onnx")
+    texts = {"remat.budget_bytes": "5000", "remat.predicted_peak_bytes": "3000"}
+    assert left_over_bytes(texts) == 1000
+    assert left_over_bytes({**texts, "remat.budget_bytes": "2000"}) == 0
+    assert left_over_bytes({**texts, "remat.budget_bytes": "-1"}) == 0
+    assert left_over_bytes({}) == 0
+    helper.set_model_props(model, texts)
+    onnx.save(model, tmp_path / "m.onnx")
+    session = open_session(tmp_path / "m.onnx", session_options(Mode.STRICT, 1))
+    assert left_over_bytes(session.get_modelmeta().custom_metadata_map) == 1000
 
 
 def test_small_blocks_are_not_pages(native: Native) -> None:
