@@ -3,11 +3,11 @@
  * Without an arena each large tensor is mapped, cleared page by page by the kernel, and unmapped,
  * run after run; with one, freed blocks that fit no later tensor stay behind, and the arena grows
  * to 1.4 to 4 times the peak. This pool keeps freed pages and, where no free run of pages is long
- * enough, gathers pages from several runs under new addresses (mremap): only page tables change,
- * nothing is cleared or copied. It asks the system for pages only when fewer are free than
- * needed, so pages held = the highest number of pages in use. A move costs tens to hundreds of
- * microseconds, as all processors must forget the old addresses, so what a caller allows beyond
- * that peak is taken from the system instead.
+ * enough, extends the longest by pages of others (mremap), or gathers all under new addresses:
+ * only page tables change, nothing is cleared or copied. It asks the system for pages only when
+ * fewer are free than needed, so pages held = the highest number of pages in use. Moves cost up
+ * to half of what clearing the pages would, so what a caller allows beyond that peak is taken
+ * from the system instead.
  *
  * It is a custom op library without ops: a session that registers it and sets
  * session.use_env_allocators=1 allocates from here, in any language.
@@ -136,6 +136,16 @@ static char *take_whole(size_t bytes) {
   return start;
 }
 
+static size_t whole_pages(size_t bytes) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  return bytes > SIZE_MAX - page ? 0 : (bytes + page - 1) / page * page;
+}
+
+/* Kernels before 6.17 refuse what lies in several mappings: callers try less, then. */
+static int move(char *source, char *target, size_t bytes) {
+  return mremap(source, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target) != MAP_FAILED;
+}
+
 /* Moves free pages to the `bytes` at `target`, longest runs first; the bytes moved. */
 static size_t gather(char *target, size_t bytes) {
   size_t moved = 0;
@@ -143,9 +153,9 @@ static size_t gather(char *target, size_t bytes) {
     size_t at = largest_free();
     Run *run = free_runs.runs + at;
     size_t piece = run->bytes < bytes - moved ? run->bytes : bytes - moved;
-    char *source = run->start + run->bytes - piece;
-    if (mremap(source, piece, piece, MREMAP_MAYMOVE | MREMAP_FIXED, target + moved) == MAP_FAILED)
-      break;
+    while (piece && !move(run->start + run->bytes - piece, target + moved, piece))
+      piece = piece / 2 / whole_pages(1) * whole_pages(1);
+    if (!piece) break;
     run->bytes -= piece;
     if (!run->bytes) erase(&free_runs, at);
     free_bytes -= piece;
@@ -157,15 +167,9 @@ static size_t gather(char *target, size_t bytes) {
   return moved;
 }
 
-/* New addresses, filled with free pages as far as these go, unless the pool may grow. */
-static char *take_gathered(size_t bytes) {
-  char *start =
-      mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (start == MAP_FAILED) return NULL;
-  held_bytes += bytes;
-  size_t used = held_bytes - free_bytes;
-  if (held_bytes <= (used > highest_bytes ? used : highest_bytes) + allowed_bytes) return start;
-  size_t moved = gather(start, bytes);
+/* Fills the `bytes` of untouched pages at `target`, which count as held, with free pages. */
+static void fill(char *target, size_t bytes) {
+  size_t moved = gather(target, bytes);
   /* Where the kernel refused a move, pages that wait unused would make the pool larger than
    * what is in use: they go back. */
   for (size_t excess = bytes - moved; free_runs.count && excess && free_bytes;) {
@@ -173,12 +177,50 @@ static char *take_gathered(size_t bytes) {
     unmap(free_runs.count - 1);
     excess = excess > length ? excess - length : 0;
   }
+}
+
+/* Untouched pages, which count as held: at `wanted` or nowhere, anywhere if that is NULL. */
+static char *map(char *wanted, size_t bytes) {
+  int fixed = wanted ? MAP_FIXED_NOREPLACE : 0;
+  char *start =
+      mmap(wanted, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | fixed, -1, 0);
+  if (start == MAP_FAILED) return NULL;
+  /* Kernels before 4.17 take the address for a hint. */
+  if (wanted && start != wanted) {
+    munmap(start, bytes);
+    return NULL;
+  }
+  held_bytes += bytes;
   return start;
 }
 
-static size_t whole_pages(size_t bytes) {
-  size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  return bytes > SIZE_MAX - page ? 0 : (bytes + page - 1) / page * page;
+/* Whether the pool may hold `bytes` more instead of moving pages. */
+static int may_grow(size_t bytes) {
+  size_t used = held_bytes - free_bytes + bytes;
+  return held_bytes + bytes <= (used > highest_bytes ? used : highest_bytes) + allowed_bytes;
+}
+
+/* The longest free run and the addresses behind or before it, where these are vacant: only what
+ * the run lacks is moved. NULL where they are not. */
+static char *take_extended(size_t bytes) {
+  if (!free_runs.count) return NULL;
+  size_t at = largest_free();
+  Run run = free_runs.runs[at];
+  size_t lack = bytes - run.bytes;
+  char *start = run.start, *side = map(run.start + run.bytes, lack);
+  if (!side && (uintptr_t)run.start > lack) start = side = map(run.start - lack, lack);
+  if (!side) return NULL;
+  erase(&free_runs, at);
+  free_bytes -= run.bytes;
+  fill(side, lack);
+  return start;
+}
+
+/* New addresses, filled with free pages as far as these go. */
+static char *take_gathered(size_t bytes) {
+  char *start = map(NULL, bytes);
+  if (start) fill(start, bytes);
+  return start;
 }
 
 static void *from_malloc(size_t bytes) {
@@ -195,6 +237,8 @@ static void *take(size_t bytes) {
   /* Room for this block, and for it and every other block to become a free run of its own. */
   if (reserve(&used_runs, 1) && reserve(&free_runs, used_runs.count + 3)) {
     start = take_whole(rounded);
+    if (!start && may_grow(rounded)) start = map(NULL, rounded);
+    if (!start) start = take_extended(rounded);
     if (!start) start = take_gathered(rounded);
     if (held_bytes - free_bytes > highest_bytes) highest_bytes = held_bytes - free_bytes;
     if (start) insert(&used_runs, position(&used_runs, start), (Run){start, rounded});
