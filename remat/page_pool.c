@@ -141,9 +141,14 @@ static size_t whole_pages(size_t bytes) {
   return bytes > SIZE_MAX - page ? 0 : (bytes + page - 1) / page * page;
 }
 
-/* Kernels before 6.17 refuse what lies in several mappings: callers try less, then. */
+/* Whether the pages moved. Kernels before 6.17 refuse what lies in several mappings, and have
+ * unmapped the target by then: it is mapped again, and callers try less. */
 static int move(char *source, char *target, size_t bytes) {
-  return mremap(source, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target) != MAP_FAILED;
+  if (mremap(source, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, target) != MAP_FAILED) return 1;
+  char *again = mmap(target, bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  if (again != MAP_FAILED && again != target) munmap(again, bytes);
+  return 0;
 }
 
 /* Moves free pages to the `bytes` at `target`, longest runs first; the bytes moved. */
