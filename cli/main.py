@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from types import FrameType
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -57,14 +57,16 @@ class Verbs(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            raise _coded(error) from None
+            _show_misspelt(error)
+            ctx.exit(ExitCode.USAGE)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; what it raises is shown on stderr and becomes the exit code."""
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            raise _coded(error) from None
+            _show_misspelt(error)
+            ctx.exit(ExitCode.USAGE)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except RematError as error:
@@ -85,24 +87,6 @@ class Verbs(click.Group):
             _show_traceback_if_wanted(ctx)
             click.echo(_our_fault(error).render(), err=True)
             ctx.exit(ExitCode.INTERNAL)
-
-
-class Misspelt(click.UsageError):
-    """A command line that click refuses."""
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """One line with a code, and where to look."""
-        fact = self.format_message().rstrip(".")
-        path = self.ctx.command_path if self.ctx else "remat"
-        error = UsageError("R217", fact[:1].lower() + fact[1:], fix=f"see {path} --help")
-        click.echo(error.render(), err=True)
-
-
-def _coded(error: click.UsageError) -> click.UsageError:
-    # A command without arguments shows its help.
-    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
-        return error
-    return Misspelt(error.format_message(), error.ctx)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -135,6 +119,16 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     raise Terminated(number)
+
+
+def _show_misspelt(error: click.UsageError) -> None:
+    # What a command without arguments shows is its help.
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        raise error
+    fact = error.format_message().rstrip(".")
+    path = error.ctx.command_path if error.ctx else "remat"
+    refused = UsageError("R217", fact[:1].lower() + fact[1:], fix=f"see {path} --help")
+    click.echo(refused.render(), err=True)
 
 
 def _refused(error: OSError | MemoryError) -> UsageError:

@@ -21,6 +21,7 @@ from typing import Any
 import onnxruntime as ort
 
 from remat import page_pool
+from remat.lower import PREFIX
 from remat.schedule_file import SessionRecord
 
 PROVIDER = "CPUExecutionProvider"
@@ -90,8 +91,8 @@ def open_pooled(model: Path | str, options: ort.SessionOptions) -> Any:
 
 def left_over_bytes(metadata: Mapping[str, str]) -> int:
     """Half of what a model's budget has beyond its predicted peak; the rest is for the error."""
-    budget = metadata.get("remat.budget_bytes", "0")
-    predicted = metadata.get("remat.predicted_peak_bytes", "0")
+    budget = metadata.get(f"{PREFIX}budget_bytes", "0")
+    predicted = metadata.get(f"{PREFIX}predicted_peak_bytes", "0")
     if not (budget.isdecimal() and predicted.isdecimal()):
         return 0
     return max(0, int(budget) - int(predicted)) // 2

@@ -71,15 +71,12 @@ def make_plan(prepared: Prepared, graph: Graph, costs: CostTable, threads: int) 
     """Run the unscheduled graph once more, in a process of its own, and account for it."""
     chains = ordered_ops(graph, costs)
     problem = keep_order(build_problem(graph, costs, 0), chains)
-    order = run_order(problem, range(len(graph.ops)))
-    trace = strict(problem, order)
-    # Lowered as schedules are, so that annotations and readers of unread outputs are in it.
-    unscheduled = lower(prepared.model, [Step(op) for op in order], trace)
     file = prepared.folder / "unscheduled.onnx"
-    onnx_io.write(unscheduled, file)
+    # Lowered as schedules are, so that annotations and readers of unread outputs are in it.
+    trace, nodes = _lowered(prepared, problem, range(len(graph.ops)), file)
     reference = prepared.folder / "reference.npz"
     trial = Trial(file, Mode.STRICT, prepared.feeds, thread_count(threads), 3, reference)
-    base, nodes = run_trial(trial), onnx_io.node_count(unscheduled.graph)
+    base = run_trial(trial)
     return Plan(
         prepared=prepared,
         graph=graph,
@@ -94,17 +91,24 @@ def make_plan(prepared: Prepared, graph: Graph, costs: CostTable, threads: int) 
     )
 
 
+def _lowered(
+    prepared: Prepared, problem: Problem, steps: Sequence[int], file: Path
+) -> tuple[Trace, int]:
+    """Write a model that runs these ops to `file`; what its tensors take, and its nodes."""
+    order = run_order(problem, steps)
+    trace = strict(problem, order)
+    model = lower(prepared.model, [Step(op) for op in order], trace)
+    onnx_io.write(model, file)
+    return trace, onnx_io.node_count(model.graph)
+
+
 def total_of(plan: Plan, steps: Sequence[int]) -> int:
     """The budget to recommend for a schedule: what is predicted, counted with the nodes that it is
     lowered to, or what runs of it take, if that is more."""
-    order = run_order(plan.problem, steps)
-    trace = strict(plan.problem, order)
-    lowered = lower(plan.prepared.model, [Step(op) for op in order], trace)
-    few = plan.accounted.nodes_with_few_clones
-    nodes = max(few, onnx_io.node_count(lowered.graph))
-    predicted_bytes = plan.accounted.total_for(trace.peak_bytes, nodes)
     file = plan.prepared.folder / "least.onnx"
-    onnx_io.write(lowered, file)
+    trace, nodes = _lowered(plan.prepared, plan.problem, steps, file)
+    nodes = max(nodes, plan.accounted.nodes_with_few_clones)
+    predicted_bytes = plan.accounted.total_for(trace.peak_bytes, nodes)
     return max(predicted_bytes, _highest_peak(plan, file)) + ADVISED_BYTES
 
 

@@ -20,21 +20,18 @@ def infeasible(plan: Plan, solution: Solution, budget_bytes: int) -> Infeasible:
         f"{format_bytes(plan.graph.weights_bytes)} of weights and "
         f"{format_bytes(plan.accounted.overhead_bytes)} of overhead"
     )
-    return Infeasible(
-        "R301", fact, place=str(plan.prepared.source), fix=_enough(plan, solution, budget_bytes)
-    )
+    fix = _use(enough(plan, solution, budget_bytes))
+    return Infeasible("R301", fact, place=str(plan.prepared.source), fix=fix)
 
 
 def no_answer(plan: Plan, solution: Solution, budget_bytes: int) -> NoAnswer:
-    """R401: the search came to its end."""
+    """R401: the search came to its end. What would be enough, `with_least` says."""
     needed_bytes = plan.accounted.total_for(solution.needed_bytes, plan.accounted.nodes)
     fact = (
         f"no schedule found within {format_bytes(budget_bytes)}; none is proven impossible "
         f"above {format_bytes(needed_bytes)}"
     )
-    return NoAnswer(
-        "R401", fact, place=str(plan.prepared.source), fix=_enough(plan, solution, budget_bytes)
-    )
+    return NoAnswer("R401", fact, place=str(plan.prepared.source))
 
 
 def not_kept(plan: Plan, limit: int, budget_bytes: int) -> NoAnswer:
@@ -51,9 +48,10 @@ def not_kept(plan: Plan, limit: int, budget_bytes: int) -> NoAnswer:
     return NoAnswer("R402", fact, place=str(plan.prepared.source))
 
 
-def _enough(plan: Plan, solution: Solution, budget_bytes: int) -> str:
+def enough(plan: Plan, solution: Solution, budget_bytes: int) -> int:
+    """A budget above this one that the schedule of the least peak seen keeps, by measurement."""
     steps = solution.least_steps or range(len(plan.graph.ops))
-    return _use(max(total_of(plan, steps), budget_bytes + ADVISED_BYTES))
+    return max(total_of(plan, steps), budget_bytes + ADVISED_BYTES)
 
 
 def _use(least_bytes: int) -> str:
@@ -63,7 +61,10 @@ def _use(least_bytes: int) -> str:
 
 def with_least(refusal: Infeasible | NoAnswer, least_bytes: int) -> Infeasible | NoAnswer:
     """The same with the least budget that a schedule was found for."""
-    fix = _use(least_bytes)
+    return _with_fix(refusal, _use(least_bytes))
+
+
+def _with_fix(refusal: Infeasible | NoAnswer, fix: str) -> Infeasible | NoAnswer:
     return type(refusal)(refusal.code, refusal.fact, place=refusal.place, fix=fix)
 
 
@@ -87,8 +88,7 @@ def pinned(refusal: Infeasible | NoAnswer, enough_bytes: int | None) -> Infeasib
     else:
         without = f"without it, {refusal.fix}"
     with_pin = f"use --mem {format_mem_argument(enough_bytes)} with --pin; " if enough_bytes else ""
-    fix = f"{with_pin}{without}" if with_pin else f"leave out --pin: {without}"
-    return type(refusal)(refusal.code, refusal.fact, place=refusal.place, fix=fix)
+    return _with_fix(refusal, f"{with_pin}{without}" if with_pin else f"leave out --pin: {without}")
 
 
 def broken(plan: Plan, planned: Planned) -> CheckFailed:

@@ -19,7 +19,16 @@ from remat.pin import Pinned, pin, plain_mode
 from remat.plan import Plan, Planned
 from remat.problem import NONE
 from remat.profiles.session import Mode, settings
-from remat.refusals import broken, infeasible, no_answer, not_kept, nothing_left, pinned, with_least
+from remat.refusals import (
+    broken,
+    enough,
+    infeasible,
+    no_answer,
+    not_kept,
+    nothing_left,
+    pinned,
+    with_least,
+)
 from remat.results import Breakdown, Verdict
 from remat.schedule import BoundKind, Solution, Status, Step, Trace
 from remat.scheduler.auto import least_budget, solve
@@ -55,17 +64,17 @@ def plan_within(plan: Plan, budget_bytes: int, options: OptimizeOptions) -> Plan
 
 
 def _searched(plan: Plan, budget_bytes: int, options: OptimizeOptions, attempts: int) -> Planned:
-    begin = time.monotonic()
-    planned, bound_ns = None, None
-    limit, solution = _first(plan, budget_bytes, options)
+    begin, planned = time.monotonic(), None
+    limit, solution = _first(plan, budget_bytes, options, begin)
+    _require_steps(plan, solution, budget_bytes, options)
+    # What is proven under a tighter limit is no bound for the budget: the first one stays.
+    bound_ns = solution.lower_bound_ns
     for attempt in range(attempts):
         if attempt:
             solution = _solve(plan, limit, options, begin, solution)
-        if solution.status in NO_STEPS and attempt:
-            raise not_kept(plan, limit, budget_bytes)
-        _require_steps(plan, solution, budget_bytes)
-        # What is proven under a tighter limit is no bound for the budget: the first one stays.
-        bound_ns = solution.lower_bound_ns if bound_ns is None else min(bound_ns, solution.time_ns)
+            if solution.status in NO_STEPS:
+                raise not_kept(plan, limit, budget_bytes)
+            bound_ns = min(bound_ns, solution.time_ns)
         planned = _lower(plan, _bounded(solution, bound_ns), limit, budget_bytes, options)
         allowed = _allowed(plan, planned, budget_bytes)
         excess = planned.trace.peak_bytes - allowed
@@ -92,7 +101,9 @@ def _searched(plan: Plan, budget_bytes: int, options: OptimizeOptions, attempts:
     raise broken(plan, planned)
 
 
-def _first(plan: Plan, budget_bytes: int, options: OptimizeOptions) -> tuple[int, Solution]:
+def _first(
+    plan: Plan, budget_bytes: int, options: OptimizeOptions, begin: float
+) -> tuple[int, Solution]:
     """The limit to begin with, which leaves room for a few clones, and what is found within it.
     Only what does not fit without any clone is proven not to, so that is asked where it matters.
     """
@@ -102,10 +113,10 @@ def _first(plan: Plan, budget_bytes: int, options: OptimizeOptions) -> tuple[int
     if none < 0:
         raise nothing_left(plan, budget_bytes)
     if few >= 0:
-        solution = _solve(plan, few, options, time.monotonic(), None)
+        solution = _solve(plan, few, options, begin, None)
         if solution.status is not Status.INFEASIBLE or few == none:
             return few, solution
-    return none, _solve(plan, none, options, time.monotonic(), None)
+    return none, _solve(plan, none, options, begin, None)
 
 
 def _allowed(plan: Plan, planned: Planned, budget_bytes: int) -> int:
@@ -189,11 +200,15 @@ def _bounded(solution: Solution, bound_ns: int) -> Solution:
     return replace(solution, lower_bound_ns=bound_ns, status=status)
 
 
-def _require_steps(plan: Plan, solution: Solution, budget_bytes: int) -> None:
+def _require_steps(
+    plan: Plan, solution: Solution, budget_bytes: int, options: OptimizeOptions
+) -> None:
     if solution.status is Status.INFEASIBLE:
         raise infeasible(plan, solution, budget_bytes)
     if solution.status is Status.UNKNOWN:
-        raise no_answer(plan, solution, budget_bytes)
+        refusal = no_answer(plan, solution, budget_bytes)
+        # In strict mode `_spare` finds out what is enough; with a pin it needs to know this, too.
+        raise with_least(refusal, enough(plan, solution, budget_bytes)) if options.pin else refusal
 
 
 def _progress(report: Callable[[str, int, int], None]) -> Callable[[str, int | None, int], None]:
