@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from remat.errors import UsageError
-from remat.options import SEARCH_SECONDS, ModelOptions
+from remat.options import SEARCH_SECONDS, THREADS_PER_CORE, ModelOptions, checked_threads
 
 Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
@@ -26,8 +26,6 @@ FILE = click.Path(path_type=Path)
 # ONNX keeps sizes in 64 bits.
 _MOST_SIZE = (1 << 63) - 1
 _MOST_DIGITS = 30
-# More threads than this for each core only take turns, and starting thousands takes minutes.
-THREADS_PER_CORE = 4
 
 
 def pipeline() -> Any:
@@ -118,12 +116,7 @@ def _size_text(_ctx: click.Context, _option: click.Parameter, text: str | None) 
 
 
 def _threads(_ctx: click.Context, _option: click.Parameter, count: int) -> int:
-    """Raises UsageError R216 for more threads than can be of use."""
-    most = THREADS_PER_CORE * len(os.sched_getaffinity(0))
-    if count > most:
-        fact = f"{count} threads are too many for this machine: {most} at most"
-        raise UsageError("R216", fact, fix="--threads 0 takes one per core")
-    return count
+    return checked_threads(count)
 
 
 def _seconds(_ctx: click.Context, _option: click.Parameter, text: str | None) -> float | None:

@@ -78,6 +78,14 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def files_of(model: Path) -> tuple[Path, ...]:
+    """A model and its data files; the model alone where it cannot be read, which others tell."""
+    if not model.is_file():
+        return (model,)
+    data = external_files(read(model))
+    return (model, *(model.with_name(location) for location in data))
+
+
 def external_files(model: ModelProto) -> tuple[str, ...]:
     """Locations, relative to the model, of its external data files."""
     found = {

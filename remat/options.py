@@ -1,11 +1,28 @@
 """What a caller asks of the pipeline; the command line fills these in."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from remat.errors import UsageError
+
 # What a search may take unless the caller says otherwise.
 SEARCH_SECONDS = 45.0
+# More threads than this for each core only take turns, and starting thousands takes minutes.
+THREADS_PER_CORE = 4
+
+
+def checked_threads(count: int) -> int:
+    """`count` intra-op threads, 0 for one per core.
+
+    Raises UsageError R216 for fewer than none, and for more than can be of use.
+    """
+    most = THREADS_PER_CORE * len(os.sched_getaffinity(0))
+    if not 0 <= count <= most:
+        fact = f"{count} threads are too {'many' if count > 0 else 'few'} for this machine"
+        raise UsageError("R216", fact, fix=f"0 takes one per core; {most} are the most")
+    return count
 
 
 def _silent(_stage: str, _done: int, _total: int) -> None:
@@ -57,3 +74,16 @@ class VerifyOptions:
     atol: float = 0.0
     repeats: int = 3
     enforce: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SolveOptions:
+    """`mem` empty: the budget that the problem's file names. `solver` is one by its name."""
+
+    mem: str = ""
+    solver: str = "auto"
+    output: Path | None = None
+    time_limit_s: float = SEARCH_SECONDS
+    seed: int = 0
+    force: bool = False
+    progress: Callable[[str, int, int], None] = _silent

@@ -9,16 +9,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from remat import onnx_io
 from remat.errors import UsageError
-
-
-def files_of(model: Path) -> tuple[Path, ...]:
-    """A model and its data files; the model alone where it cannot be read, which others tell."""
-    if not model.is_file():
-        return (model,)
-    data = onnx_io.external_files(onnx_io.read(model))
-    return (model, *(model.with_name(location) for location in data))
 
 
 def check_output(output: Path, taken: Iterable[Path], *, force: bool) -> None:

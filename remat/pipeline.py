@@ -17,7 +17,7 @@ from remat.files import write_text
 from remat.lower import notes
 from remat.options import SEARCH_SECONDS, ModelOptions, OptimizeOptions, VerifyOptions
 from remat.outcome import optimization, schedule_file, weights_of, write_files
-from remat.outputs import check_output, files_of
+from remat.outputs import check_output
 from remat.plan import Plan, make_plan, total_of
 from remat.prepare import Prepared, prepare, work_folder
 from remat.profiles import cpu
@@ -171,7 +171,7 @@ def _output_files(model: Path, options: OptimizeOptions) -> tuple[Path, Path]:
 
 def _inputs(model: Path, options: ModelOptions) -> tuple[Path, ...]:
     """Files that a call reads."""
-    return (*files_of(model), *([options.inputs] if options.inputs else []))
+    return (*onnx_io.files_of(model), *([options.inputs] if options.inputs else []))
 
 
 def _portable_if_foreign(

@@ -11,10 +11,10 @@ from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from typing import Any
 
-from remat.results import Inspection, Measurement, Optimization, Profile, Verdict
+from remat.results import Inspection, Measurement, Optimization, Profile, Solved, Verdict
 
 VERSION = 1
-Result = Inspection | Profile | Measurement | Verdict | Optimization
+Result = Inspection | Profile | Measurement | Verdict | Optimization | Solved
 
 # Fields that hold (key, value) pairs with unique keys.
 _MAPPINGS = frozenset({"kinds", "bound_dims", "session_options"})

@@ -19,7 +19,10 @@ def optimization_text(optimization: Optimization) -> str:
         ("time", _time(optimization)),
         ("recomputed", _recomputed(optimization)),
         ("search", f"{optimization.status}, found by {optimization.found_by}"),
-        ("proven", _proven(optimization)),
+        (
+            "proven",
+            proven(optimization.predicted_ns, optimization.lower_bound_ns, optimization.bound_kind),
+        ),
         ("took", f"{optimization.seconds:.1f} s in all, with profiling and measuring"),
     ]
     parts = [named(facts), *_notes(optimization), *_measured(optimization.verdict)]
@@ -46,11 +49,10 @@ def _recomputed(optimization: Optimization) -> str:
     return f"{optimization.recomputed_ops} times, in a model of {optimization.ops} ops"
 
 
-def _proven(optimization: Optimization) -> str:
-    bound_ns = optimization.lower_bound_ns
-    gap = format_share(optimization.predicted_ns - bound_ns, optimization.predicted_ns)
-    bound = f"under {format_ns(bound_ns)} (gap {gap})"
-    match optimization.bound_kind:
+def proven(time_ns: int, bound_ns: int, kind: BoundKind) -> str:
+    """What a bound says of schedules that are faster than `time_ns`."""
+    bound = f"under {format_ns(bound_ns)} (gap {format_share(time_ns - bound_ns, time_ns)})"
+    match kind:
         case BoundKind.ORDER_FREE:
             return f"no schedule of any order runs {bound}"
         case BoundKind.FIXED_ORDER:

@@ -196,3 +196,43 @@ class Optimization:
     session_options: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
     verdict: Verdict | None
+
+
+@dataclass(frozen=True, slots=True)
+class SolvedStep:
+    """One step: the op, how often it has run before, what is held while it runs."""
+
+    op: str
+    recomputation: int
+    live_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """`remat solve`: a schedule of a bare problem, and what is proven about it.
+
+    `base_peak_bytes` and `base_ns` are those of the order given, nothing computed twice.
+    """
+
+    problem: str
+    solver: str
+    seed: int
+    ops: int
+    budget_bytes: int
+    base_peak_bytes: int
+    base_ns: int
+    status: Status
+    peak_bytes: int
+    time_ns: int
+    lower_bound_ns: int
+    bound_kind: BoundKind
+    needed_bytes: int
+    found_by: str
+    interrupted: bool
+    seconds: float
+    steps: tuple[SolvedStep, ...]
+
+    @property
+    def recomputed_ops(self) -> int:
+        """How many steps compute something again."""
+        return sum(1 for step in self.steps if step.recomputation)

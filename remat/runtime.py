@@ -11,6 +11,7 @@ from remat.child import MMAP_THRESHOLD_BYTES
 from remat.errors import UsageError
 from remat.lower import notes
 from remat.onnx_io import read
+from remat.options import checked_threads
 from remat.passes.offline import cpu_family
 from remat.profiles.session import Mode, open_pooled, session_options, thread_count
 
@@ -26,12 +27,12 @@ def load(path: str | Path, *, threads: int | None = None) -> Any:
     threshold is fixed (glibc) instead, which keeps the limit too, at the price of page faults:
     the usual allocator keeps freed memory, up to three times the peak. A model that remat did
     not write gets a plain session. Raises UsageError R240 where the model was specialised for
-    another CPU family.
+    another CPU family, R216 for more threads than can be of use.
     """
     path = Path(path)
     written = notes(read(path))
     check_family(written, path)
-    count = recorded_threads(written, 0) if threads is None else threads
+    count = recorded_threads(written, 0) if threads is None else checked_threads(threads)
     options = session_options(recorded_mode(written), count)
     if written and page_pool.library() is None:
         _fix_malloc()

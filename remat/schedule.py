@@ -65,3 +65,8 @@ class Solution:
     found_by: str
     interrupted: bool = False
     least_steps: tuple[int, ...] = ()
+
+
+NOTHING_TO_RUN = Solution(
+    Status.OPTIMAL, (), 0, 0, 0, BoundKind.ORDER_FREE, 0, 0, -1, "nothing to run"
+)

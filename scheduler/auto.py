@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.problem import Problem
-from remat.schedule import BoundKind, Solution, Status, Step
+from remat.schedule import NOTHING_TO_RUN, BoundKind, Solution, Status, Step
 from remat.scheduler.arrays import Arrays
 from remat.scheduler.bounds import needed
 from remat.scheduler.certify import certify, chunk_iterations
@@ -30,7 +30,7 @@ from remat.scheduler.greedy import sweep
 from remat.scheduler.order import base_orders, search_order
 from remat.scheduler.polish import Effort, compile_kernels, least_peak, polish, polish_each
 from remat.scheduler.rounding import rounded
-from remat.scheduler.search import Progress, Search, Stopped
+from remat.scheduler.search import Progress, Search, Stopped, never, silent
 from remat.scheduler.tidy import tidy
 from remat.simulate import run_order
 
@@ -43,19 +43,6 @@ IDLE = 3
 # Orders of other seeds that greedy eviction walks, fewer where there are many ops.
 MAX_ORDERS = 8
 ORDERS_OPS = 16_000
-
-
-def _never() -> bool:
-    return False
-
-
-def _silent(stage: str, best_ns: int | None, bound_ns: int) -> None:
-    """Nobody is told."""
-
-
-_NOTHING_TO_RUN = Solution(
-    Status.OPTIMAL, (), 0, 0, 0, BoundKind.ORDER_FREE, 0, 0, -1, "nothing to run"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +58,8 @@ def solve(
     *,
     seed: int = 0,
     time_limit_s: float | None = None,
-    stop: Callable[[], bool] = _never,
-    on_progress: Progress = _silent,
+    stop: Callable[[], bool] = never,
+    on_progress: Progress = silent,
     looser: Solution | None = None,
 ) -> Solution:
     """The fastest schedule found within the limit, with an order-free lower bound.
@@ -84,7 +71,7 @@ def solve(
     """
     needs = _Needs(*needed(problem))
     if not problem.op_names:
-        return _NOTHING_TO_RUN
+        return NOTHING_TO_RUN
     search = _started(problem, time_limit_s, stop, on_progress)
     interrupted, infeasible = False, needs.bytes > problem.limit_bytes
     try:
@@ -105,14 +92,14 @@ def least_budget(
     *,
     seed: int = 0,
     time_limit_s: float | None = None,
-    stop: Callable[[], bool] = _never,
+    stop: Callable[[], bool] = never,
 ) -> tuple[int, int, tuple[int, ...]]:
     """(least peak found, least peak proven necessary, steps of the former), the limit ignored."""
     needed_bytes, _ = needed(problem)
     if not problem.op_names:
         return 0, 0, ()
     tight = problem.with_limit(max(1, needed_bytes))
-    search = _started(tight, time_limit_s, stop, _silent)
+    search = _started(tight, time_limit_s, stop, silent)
     with suppress(KeyboardInterrupt, Stopped):
         _lower(search, seed)
     return search.least_bytes, needed_bytes, search.least_steps

@@ -22,6 +22,15 @@ NORMALIZATIONS = 3
 Progress = Callable[[str, int | None, int], None]
 
 
+def never() -> bool:
+    """Nobody wants an end."""
+    return False
+
+
+def silent(stage: str, best_ns: int | None, bound_ns: int) -> None:
+    """Nobody is told."""
+
+
 class Stopped(Exception):
     """The time is up or the caller wants an answer now."""
 

@@ -18,6 +18,9 @@ NOUNS = {
         "errors",
         "units",
         "problem",
+        "problem_fields",
+        "problem_file",
+        "node_link",
         "schedule",
         "schedule_file",
         "results",
@@ -27,8 +30,14 @@ NOUNS = {
     )
 }
 JUDGES = {"remat.simulate", "remat.check"}
-PIPE = {"remat.pipeline"}
-REPORTS = {"remat.report", "remat.report_data", "remat.report_optimize", "remat.text_table"}
+PIPE = {"remat.pipeline", "remat.solving"}
+REPORTS = {
+    "remat.report",
+    "remat.report_data",
+    "remat.report_optimize",
+    "remat.report_solve",
+    "remat.text_table",
+}
 
 # What a file of the first name may import of remat; the first prefix that fits counts.
 MAY_IMPORT = (
@@ -39,8 +48,8 @@ MAY_IMPORT = (
     ("remat.cli", NOUNS | PIPE | REPORTS | {"remat", "remat.cli"}),
 )
 # Everything else, passes and profiles included, is below the pipe.
-ABOVE = ("remat.pipeline", "remat.cli")
-MAY_KNOW_THE_PIPE = {"remat.pipeline"}
+ABOVE = ("remat.pipeline", "remat.solving", "remat.cli")
+MAY_KNOW_THE_PIPE = {"remat.pipeline", "remat.solving"}
 
 # Which files may import a heavy package; a prefix ends in a dot.
 HOMES = {

@@ -35,12 +35,14 @@ def test_data_files_are_packaged() -> None:
     patterns = SETUPTOOLS["package-data"]["remat"]
     packaged = {path.name for pattern in patterns for path in (ROOT / "remat").glob(pattern)}
     data = {path.name for path in (ROOT / "remat").iterdir() if path.is_file()}
-    assert {name for name in data if not name.endswith((".py", ".c", ".so"))} == packaged
+    assert {name for name in data if not name.endswith((".py", ".c", ".h", ".so"))} == packaged
 
 
 def test_every_c_file_is_built() -> None:
     sources = {source for module in SETUPTOOLS["ext-modules"] for source in module["sources"]}
+    headers = {header for module in SETUPTOOLS["ext-modules"] for header in module["depends"]}
     assert {f"remat/{path.name}" for path in (ROOT / "remat").glob("*.c")} == sources
+    assert {f"remat/{path.name}" for path in (ROOT / "remat").glob("*.h")} == headers
 
 
 def test_the_script_is_the_command_line() -> None:
