@@ -32,7 +32,7 @@ def _section(title: str) -> str:
 def test_its_commands_run_in_order(models: Path, remat_process: Process) -> None:
     commands = [command for command in _commands() if command[0] == "remat"]
     assert [command[1] for command in commands] == [
-        *["optimize", "inspect", "profile", "optimize", "verify", "run"]
+        *["optimize", "inspect", "profile", "optimize", "verify", "run", "solve"]
     ]
     for _, *arguments in commands:
         finished = remat_process(*arguments)
@@ -40,6 +40,7 @@ def test_its_commands_run_in_order(models: Path, remat_process: Process) -> None
         assert finished.stdout
     assert (models.parent / "costs.json").exists()
     assert (models.parent / "small.json").exists()
+    assert (models.parent / "unet.solution.json").exists()
 
 
 def test_ci_types_what_it_tells_developers_to_type() -> None:
