@@ -27,36 +27,12 @@ from remat.scheduler import apart
 from remat.scheduler.judged import Claim, is_plain, judged
 from remat.scheduler.linear import INFINITY, MANY_ITERATIONS, Effort, Outcome, Program, Real
 from remat.scheduler.solvers import Request
+from remat.scheduler.tensors import Tensors
 
 # Of the paper's own limit.
 SECONDS = 3600.0
 # More than this many variables take longer to write down than anybody waits.
 MOST_VARIABLES = 3_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Graph:
-    """Ops as the paper has them: one output each. `users[u]` ascend and follow u."""
-
-    size: tuple[int, ...]
-    reads: tuple[tuple[int, ...], ...]
-    users: tuple[tuple[int, ...], ...]
-    kept: frozenset[int]
-
-    @classmethod
-    def of(cls, problem: Problem) -> "Graph":
-        """The outputs of an op are one tensor."""
-        writer = problem.writer
-        reads = tuple(
-            tuple(sorted({writer[value] for value in values})) for values in problem.reads
-        )
-        users: list[list[int]] = [[] for _ in reads]
-        for op, sources in enumerate(reads):
-            for source in sources:
-                users[source].append(op)
-        size = tuple(sum(problem.value_bytes[v] for v in vs) for vs in problem.writes)
-        kept = frozenset(writer[value] for value in problem.kept)
-        return cls(size, reads, tuple(map(tuple, users)), kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +48,13 @@ class Model:
 def solve(problem: Problem, request: Request) -> Solution:
     """The optimum for the given order if it is reached in time, else the best point by then."""
     n = len(problem.op_names)
-    graph = Graph.of(problem)
-    edges = sum(map(len, graph.reads))
+    tensors = Tensors.of(problem)
+    edges = sum(map(len, tensors.reads))
     claim = Claim("checkmate", interrupted=True)
     if not n or problem.limit_bytes < 1 or n * (3 * n + edges) // 2 > MOST_VARIABLES:
         return judged(problem, [], claim)
     begin = time.monotonic()
-    model = build(problem, graph, problem.limit_bytes)
+    model = build(problem, tensors, problem.limit_bytes)
     seconds = SECONDS if request.time_limit_s is None else request.time_limit_s
     left = max(0.0, seconds - (time.monotonic() - begin))
     effort = Effort(MANY_ITERATIONS, 2**31 - 1, left, 0.0, INFINITY, request.stop)
@@ -95,9 +71,9 @@ def solve(problem: Problem, request: Request) -> Solution:
     return judged(problem, [steps_of(model, answer.point)] if len(answer.point) else [], claim)
 
 
-def build(problem: Problem, graph: Graph, budget_bytes: int) -> Model:
+def build(problem: Problem, tensors: Tensors, budget_bytes: int) -> Model:
     """All variables and rows; memory in units of the budget, time in those of the mean op."""
-    program, n = Program(), len(graph.size)
+    program, n = Program(), len(tensors.size)
     unit_ns = max(1.0, sum(problem.time_ns) / n)
     runs = [
         [
@@ -108,20 +84,20 @@ def build(problem: Problem, graph: Graph, budget_bytes: int) -> Model:
     ]
     stays = [[program.variable(whole=True) for _ in range(t)] for t in range(n)]
     model = Model(program, runs, stays, unit_ns)
-    _inputs_are_there(model, graph)
+    _inputs_are_there(model, tensors)
     _what_stays_was_there(model)
-    _outputs_stay_to_the_end(model, graph)
+    _outputs_stay_to_the_end(model, tensors)
     for stage in range(n):
-        freed = _frees(model, graph, stage)
-        _memory_fits(model, problem, graph, stage, freed, budget_bytes)
+        freed = _frees(model, tensors, stage)
+        _memory_fits(model, problem, tensors, stage, freed, budget_bytes)
     return model
 
 
-def _inputs_are_there(model: Model, graph: Graph) -> None:
+def _inputs_are_there(model: Model, tensors: Tensors) -> None:
     """Eq. 1b: R[t, v] <= R[t, u] + S[t, u] for each u that v reads."""
     for stage, row in enumerate(model.runs):
         for op, runs in enumerate(row):
-            for source in graph.reads[op]:
+            for source in tensors.reads[op]:
                 terms = [(runs, 1.0), (row[source], -1.0)]
                 if source < stage:
                     terms.append((model.stays[stage][source], -1.0))
@@ -138,25 +114,25 @@ def _what_stays_was_there(model: Model) -> None:
             model.program.at_most(terms, 0.0)
 
 
-def _outputs_stay_to_the_end(model: Model, graph: Graph) -> None:
+def _outputs_stay_to_the_end(model: Model, tensors: Tensors) -> None:
     """A kept output is there when the last stage ends; the paper keeps none."""
     last = len(model.runs) - 1
-    for op in sorted(graph.kept - {last}):
+    for op in sorted(tensors.kept - {last}):
         terms = [(model.runs[last][op], 1.0), (model.stays[last][op], 1.0)]
         model.program.at_least(terms, 1.0)
 
 
-def _frees(model: Model, graph: Graph, stage: int) -> dict[tuple[int, int], int]:
+def _frees(model: Model, tensors: Tensors, stage: int) -> dict[tuple[int, int], int]:
     """F[t, i, k] for i read by k or i = k: 1 only if i is of no use in this stage after k, nor
     stays for the next (eq. 4, linearized by the number of hazards as in section 4.6)."""
     program, runs = model.program, model.runs[stage]
     freed = {}
     for k in range(stage + 1):
-        for i in (*graph.reads[k], k):
-            hazards = [(runs[j], 1.0) for j in graph.users[i] if k < j <= stage]
+        for i in (*tensors.reads[k], k):
+            hazards = [(runs[j], 1.0) for j in tensors.users[i] if k < j <= stage]
             if stage + 1 < len(model.runs):
                 hazards.append((model.stays[stage + 1][i], 1.0))
-            elif i in graph.kept:
+            elif i in tensors.kept:
                 continue
             free = freed[i, k] = program.variable(whole=True)
             # No run, no freeing; and each hazard forbids it.
@@ -170,7 +146,7 @@ def _frees(model: Model, graph: Graph, stage: int) -> dict[tuple[int, int], int]
 def _memory_fits(
     model: Model,
     problem: Problem,
-    graph: Graph,
+    tensors: Tensors,
     stage: int,
     freed: dict[tuple[int, int], int],
     budget_bytes: int,
@@ -180,12 +156,12 @@ def _memory_fits(
     Only upper sides are needed: freeing is never forced, since it only makes room.
     """
     terms: list[tuple[int, float]] = [
-        (model.stays[stage][v], graph.size[v] / budget_bytes) for v in range(stage)
+        (model.stays[stage][v], tensors.size[v] / budget_bytes) for v in range(stage)
     ]
     held = model.program.variable()
     model.program.equal([*terms, (held, -1.0)], 0.0)
     for k in range(stage + 1):
-        share, workspace = graph.size[k] / budget_bytes, problem.workspace_bytes[k] / budget_bytes
+        share, workspace = tensors.size[k] / budget_bytes, problem.workspace_bytes[k] / budget_bytes
         runs = model.runs[stage][k]
         used = model.program.variable()
         model.program.equal([(used, -1.0), (held, 1.0), (runs, share)], 0.0)
@@ -193,8 +169,8 @@ def _memory_fits(
             model.program.at_most([(used, 1.0), (runs, workspace)], 1.0)
         after = model.program.variable()
         gone = [
-            (freed[i, k], -graph.size[i] / budget_bytes)
-            for i in (*graph.reads[k], k)
+            (freed[i, k], -tensors.size[i] / budget_bytes)
+            for i in (*tensors.reads[k], k)
             if (i, k) in freed
         ]
         model.program.equal([(after, -1.0), (used, 1.0), *gone], 0.0)

@@ -53,7 +53,7 @@ def assert_lawful(problem: Problem, solution: Solution) -> None:
 
 
 def test_the_published_formulations_are_here() -> None:
-    assert {"auto", "checkmate", "keep-all", "sa", "sqrt-n"} <= set(names())
+    assert {"auto", "checkmate", "keep-all", "moccasin", "sa", "sqrt-n"} <= set(names())
     with pytest.raises(KeyError):
         find("gurobi")
 
