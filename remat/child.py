@@ -111,4 +111,6 @@ def _serve(request: Path, reply: Path) -> None:
 
 
 if __name__ == "__main__":
+    # A process that is killed cleans up nothing: whoever started it does, with the request.
+    tempfile.tempdir = str(Path(sys.argv[1]).parent)
     _serve(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -60,7 +60,10 @@ def arrange(model: ModelProto, steps: Sequence[Step], trace: Trace) -> ModelProt
 
 
 def describe(model: ModelProto, metadata: Mapping[str, str]) -> None:
-    """Add our own metadata, which `notes` reads, in place."""
+    """Add our own metadata, which `notes` reads, in place of what an earlier run wrote."""
+    others = [entry for entry in model.metadata_props if not entry.key.startswith(PREFIX)]
+    del model.metadata_props[:]
+    model.metadata_props.extend(others)
     for key, value in metadata.items():
         model.metadata_props.add(key=PREFIX + key, value=value)
 

@@ -40,7 +40,12 @@ def read(path: Path) -> ModelProto:
         fact = "is a directory" if path.is_dir() else "does not exist"
         raise BadModel("R501", f"the model {fact}", place=str(path), fix="name an .onnx file")
     try:
-        model = onnx.load_model(str(path), load_external_data=False)
+        model = onnx.load_model(
+            # By its content: the runtime reads no other format, whatever the file's name says.
+            str(path),
+            format="protobuf",
+            load_external_data=False,
+        )
     except OSError as error:
         fact = f"the model cannot be read: {error.strerror}"
         raise BadModel("R501", fact, place=str(path)) from None

@@ -112,7 +112,7 @@ def schedule_file(
                 workspace_bytes=predicted.workspace_bytes,
                 overhead_bytes=predicted.overhead_bytes,
                 time_ns=solution.time_ns,
-                base_time_ns=sum(plan.problem.time_ns),
+                base_time_ns=sum(plan.problem.time_ns) - planned.dropped_ns,
             ),
             steps=tuple(steps[place] for place in sorted(steps)),
         )
@@ -138,7 +138,7 @@ def optimization(
         as_is_bytes=plan.as_is.total_bytes,
         predicted=planned.predicted,
         predicted_ns=solution.time_ns,
-        base_ns=sum(plan.problem.time_ns),
+        base_ns=sum(plan.problem.time_ns) - planned.dropped_ns,
         status=solution.status,
         lower_bound_ns=solution.lower_bound_ns,
         bound_kind=solution.bound_kind,

@@ -1,10 +1,13 @@
 """The pipe: load, optimize offline, profile, schedule, lower, verify. One verb, one function."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
+import shlex
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from onnx import ModelProto
@@ -143,7 +146,8 @@ def optimize(model: Path, options: OptimizeOptions) -> Optimization:
     table = cost_tables.load(options.costs) if options.costs else None
     parent = _beside(model) if options.check else output.parent
     with work_folder(parent, model) as folder:
-        plan = _plan(model, _portable_if_foreign(options.model, table), table, folder)
+        with _renewed(model, options):
+            plan = _plan(model, _portable_if_foreign(options.model, table), table, folder)
         budget_bytes = size.resolve(plan.as_is.total_bytes)
         planned = plan_within(plan, budget_bytes, options)
         files = None if options.check else (output, schedule)
@@ -152,6 +156,21 @@ def optimize(model: Path, options: OptimizeOptions) -> Optimization:
             text = functools.partial(schedule_file, plan, planned, options, budget_bytes)
             write_files(planned.file, (output, schedule), text)
     return dataclasses.replace(result, seconds=round(time.monotonic() - begin, 3))
+
+
+@contextlib.contextmanager
+def _renewed(model: Path, options: OptimizeOptions) -> Iterator[None]:
+    """A cost table that is refused as stale or untrue can be made again: say how."""
+    try:
+        yield
+    except UsageError as error:
+        if error.code in ("R222", "R224") and options.costs:
+            words = ["remat", "profile", str(model), "-o", str(options.costs), "--force"]
+            words += ["--threads", str(thread_count(options.model.threads))]
+            for name, size in sorted(options.model.dims.items()):
+                words += ["--dim", f"{name}={size}"]
+            error.fix = f"make it again: {shlex.join(words)}"
+        raise
 
 
 def _output_files(model: Path, options: OptimizeOptions) -> tuple[Path, Path]:
@@ -186,8 +205,7 @@ def _portable_if_foreign(
     here = cpu.environment(options.threads or table.environment.threads)
     reason = cost_tables.stale_reason(table, here)
     if reason:
-        fix = "make a new one: `remat profile MODEL -o costs.json`"
-        raise UsageError("R222", f"the cost table is stale: {reason}", fix=fix)
+        raise UsageError("R222", f"the cost table is stale: {reason}")
     foreign = cost_tables.is_foreign(table, here)
     return dataclasses.replace(options, threads=here.threads, portable=options.portable or foreign)
 
@@ -216,8 +234,7 @@ def _require_truth(plan: Plan) -> None:
             f"by the cost table a run of the model as it is takes {format_bytes(told_bytes)} of "
             f"tensors and workspace; it takes {format_bytes(taken_bytes)}"
         )
-        fix = "make a new one: `remat profile MODEL -o costs.json`"
-        raise UsageError("R224", fact, place=str(plan.prepared.source), fix=fix)
+        raise UsageError("R224", fact, place=str(plan.prepared.source))
 
 
 def _beside(model: Path) -> Path:

@@ -55,7 +55,8 @@ class Plan:
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A schedule in a file of the work folder, to be run in `mode`. `trace` is that of the file's
-    own nodes. `verdict` is None where it was not asked for."""
+    own nodes. `verdict` is None where it was not asked for. `dropped_ns` is the time of the ops
+    that a pinned model lacks."""
 
     solution: Solution
     trace: Trace
@@ -65,6 +66,7 @@ class Planned:
     verdict: Verdict | None
     mode: Mode = Mode.STRICT
     keeps_order: bool = True
+    dropped_ns: int = 0
 
 
 def make_plan(prepared: Prepared, graph: Graph, costs: CostTable, threads: int) -> Plan:

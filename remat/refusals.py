@@ -84,7 +84,7 @@ def pinned(refusal: Infeasible | NoAnswer, enough_bytes: int | None) -> Infeasib
     """The same for a model that is to be pinned: a plain session takes more than the schedule
     itself. `enough_bytes` is a budget within which a pinned schedule was made, if one was."""
     if refusal.code in NEEDS_MORE_THAN_STRICT:
-        without = "without it a schedule was found"
+        without = "without it, less may be enough"
     else:
         without = f"without it, {refusal.fix}"
     with_pin = f"use --mem {format_mem_argument(enough_bytes)} with --pin; " if enough_bytes else ""

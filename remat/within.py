@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 import onnx
+from onnx import ModelProto
 
 from remat import onnx_io
 from remat.budget import ADVISED_BYTES, RESERVE_BYTES, breakdown
@@ -258,7 +259,26 @@ def _pinned(plan: Plan, solution: Solution, scheduled: Trace, budget_bytes: int)
     describe(model, _metadata(plan, budget_bytes, predicted, trace.time_ns, mode))
     onnx_io.write(model, file)
     solution = replace(solution, time_ns=trace.time_ns, peak_bytes=trace.peak_bytes)
-    return Planned(solution, trace, model, file, predicted, None, mode, pinned.is_exact)
+    dropped_ns, bound_ns = _without_dropped(plan, solution.lower_bound_ns, model)
+    solution = _bounded(solution, bound_ns)
+    return Planned(solution, trace, model, file, predicted, None, mode, pinned.is_exact, dropped_ns)
+
+
+def _without_dropped(plan: Plan, bound_ns: int, model: ModelProto) -> tuple[int, int]:
+    """The time of the ops that a pinned model lacks, and the bound on that of the others.
+
+    It lacks the readers of unread outputs: with them, right behind what they read, a schedule of
+    the others takes no more memory, so the bound falls by their time. Where it lacks ops that only
+    these read, their memory is gone too, and all that holds is that each op runs once.
+    """
+    names = {node.name for node in model.graph.node}
+    ops, time_ns = plan.graph.ops, plan.problem.time_ns
+    dropped = [at for at, op in enumerate(ops) if op.name not in names]
+    written = {name for at in dropped for name in ops[at].outputs}
+    others = any(written.intersection(ops[at].inputs) for at in dropped)
+    dropped_ns = sum(time_ns[at] for at in dropped)
+    base_ns = sum(time_ns) - dropped_ns
+    return dropped_ns, base_ns if others else max(base_ns, bound_ns - dropped_ns)
 
 
 def _require_kept(plan: Plan, pinned: Pinned) -> None:

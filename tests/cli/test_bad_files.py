@@ -255,3 +255,11 @@ def test_5_an_op_that_fails_is_named_as_the_model_names_it(tmp_path: Path) -> No
     )
     assert "'fold'" in error
     assert "R506" in error
+
+
+@pytest.mark.parametrize("suffix", ["json", "textproto", "pbtxt", "onnxtxt"])
+def test_5_the_name_of_a_file_does_not_choose_its_format(suffix: str, tmp_path: Path) -> None:
+    text = tmp_path / f"model.{suffix}"
+    text.write_text('{"a": 1}')
+    assert "R502" in _fails(ExitCode.BAD_MODEL, "inspect", text)
+    assert "R502" in _fails(ExitCode.BAD_MODEL, "run", text)

@@ -1,11 +1,15 @@
 """`remat optimize` on real models: what it says of files, and what it advises."""
 
+import itertools
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+from onnx import helper
 
 from remat.errors import ExitCode
 from remat.problem import NONE, Problem
@@ -55,7 +59,7 @@ def _advised(model: Path, mem: str, *more: str) -> str:
     assert result.exit_code in (ExitCode.INFEASIBLE, ExitCode.NO_ANSWER)
     found = re.search(r"help: use --mem (\w+) with --pin; (without it.*)\n", result.stderr)
     assert found is not None, result.stderr
-    assert ("a schedule was found" in found[2]) == ("R402" in result.stderr)
+    assert ("less may be enough" in found[2]) == ("R402" in result.stderr)
     return found[1]
 
 
@@ -111,3 +115,62 @@ def test_what_a_proven_refusal_advises_is_kept(name: str, mem: str, model: Path)
     assert found is not None, result.stderr
     advised = invoke("optimize", path, "--mem", found[1] or found[2], *options)
     assert advised.exit_code == 0, advised.stderr
+
+
+def test_what_was_optimized_can_be_optimized_again(model: Path) -> None:
+    for name, more in (("knn", ()), ("knn", ("--pin",))):
+        first, again = (model.with_name(f"{name}{number}.onnx") for number in (1, 2))
+        sources = ((model, first), (first, again))
+        for source, target in sources:
+            arguments = ["--mem", "100%", "--threads", "1", "--repeats", "1", "--force", *more]
+            result = invoke("optimize", str(source), *arguments, "-o", str(target))
+            assert result.exit_code == 0, result.stderr
+            keys = [entry.key for entry in onnx.load(target).metadata_props]
+            assert len(keys) == len(set(keys))
+            onnx.checker.check_model(str(target), full_check=True)
+
+
+def test_a_stale_table_is_made_again_as_it_says(model: Path, tmp_path: Path) -> None:
+    costs = tmp_path / "my costs.json"
+    profiled = invoke("profile", str(model), "--threads", "2", "--repeats", "1", "-o", str(costs))
+    assert profiled.exit_code == 0, profiled.stderr
+    arguments = ["optimize", str(model), *KNN, "--costs", str(costs)]
+    refused = invoke(*arguments)
+    assert refused.exit_code == ExitCode.USAGE
+    assert "R222" in refused.stderr
+    words = shlex.split(refused.stderr.split("make it again: ")[1])
+    assert words[0] == "remat"
+    assert invoke(*words[1:], "--repeats", "1").exit_code == 0
+    assert invoke(*arguments).exit_code == 0
+
+
+def test_a_pinned_answer_is_not_faster_than_what_is_proven(model: Path, tmp_path: Path) -> None:
+    """A plain session runs no readers of unread outputs, and nothing that only they read."""
+    split = tmp_path / "split.onnx"
+    onnx.save(_with_unread_outputs(), split)
+    arguments = ["--threads", "1", "--repeats", "1", "--time-limit", "3", "--no-verify", "--json"]
+    result = invoke("optimize", str(split), "--pin", "--mem", "100%", *arguments)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert 0 < found["lower_bound_ns"] <= found["predicted_ns"]
+    assert found["base_ns"] <= found["predicted_ns"]
+    strict = invoke("optimize", str(split), "--mem", "100%", "--force", *arguments)
+    assert json.loads(strict.stdout)["base_ns"] > found["base_ns"]
+
+
+def _with_unread_outputs() -> onnx.ModelProto:
+    """A chain beside which half of a Split, and an op that reads it, are of no use."""
+    shape = [1, 64, 256]
+    names = [f"t{number}" for number in range(6)]
+    nodes = [helper.make_node("Exp", ["x"], [names[0]])]
+    nodes += [helper.make_node("Sin", [a], [b]) for a, b in itertools.pairwise(names)]
+    nodes += [
+        helper.make_node("Split", [names[-1]], ["y", "half"], axis=2, num_outputs=2),
+        helper.make_node("Cos", ["half"], ["dead"]),
+        helper.make_node("Relu", ["y"], ["z"]),
+    ]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "g", [info("x", 1, shape)], [info("z", 1, [*shape[:2], shape[2] // 2])]
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
